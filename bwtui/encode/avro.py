@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
-from bwtui.encode.compiled_encoders import CompiledEncoders, Run, in_python, twin
+from bwtui.encode.compiled_encoders import CompiledEncoders, FindLacking, Run, in_python, twin
 from bwtui.encode.encoder_generator import EncodedRowParts, Slow, compile_one
 from bwtui.encode.lines import Both, Lines, encode_lines
 from bwtui.encode.names import UNCHANGED_KEY, avro_name, record_names
@@ -104,6 +104,11 @@ class BoundEncoder:
     def run(self) -> Run | None:
         """Function from frames to messages without splitting rows; None without the C extension."""
         return self._twin.run if self._twin is not None else None
+
+    @cached_property
+    def lacking(self) -> FindLacking | None:
+        """Function that finds frames with unchanged values; None without the C extension."""
+        return self._twin.lacking if self._twin is not None else None
 
     @cached_property
     def _twin(self) -> CompiledEncoders | None:

@@ -4,7 +4,7 @@ It makes the same bytes as the encoders in Python, or none: they handle what it 
 required (see docs/adr/0024-encode-in-python-with-an-optional-c-extension.md).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -34,16 +34,26 @@ Taken = tuple[list[Encoded], list[bytes], int, int, bytes | None]
 Values = dict[int, tuple[Any, ...]]
 #: Arguments: a frame, the following frames, and those documented in the extension for ``Encoder.rows``.
 Run = Callable[[bytes, Iterator[bytes], int, int, int, int, int, int, bool, Values], Taken]
+#: A frame, its transaction's id, and the key of its row; without the key, Python must take the frame apart.
+Lacking = tuple[bytes, int, dict[str, bytes]] | tuple[bytes, int]
+#: Arguments: frames, and those documented in the extension for ``Encoder.lacking``.
+FindLacking = Callable[
+    [Iterable[bytes], Values, int, int, int, tuple[int, ...], tuple[tuple[int, str], ...], int], list[Lacking]
+]
 #: Used for a codec without a template.
 _NONE = InlineCode("", (), {})
 
 
 class CompiledEncoders(NamedTuple):
-    """The encoders of one table's rows: from fields, from lines of COPY, and from pgoutput's frames."""
+    """The encoders of one table's rows: from fields, from lines of COPY, and from pgoutput's frames.
+
+    ``lacking`` finds the rows whose unchanged values must be fetched.
+    """
 
     both: Both
     lines: Lines
     run: Run
+    lacking: FindLacking
 
 
 def twin(
@@ -57,7 +67,7 @@ def twin(
         return None
     plain = _LazyPythonEncoder(key, value, width)
     encoder = package.Encoder(None if key is None else _record(key), _record(value), width, plain)
-    return CompiledEncoders(encoder, partial(_lines, encoder.lines), encoder.rows)
+    return CompiledEncoders(encoder, partial(_lines, encoder.lines), encoder.rows, encoder.lacking)
 
 
 def in_python(key: EncodedRowParts | None, value: EncodedRowParts, width: int) -> Both:

@@ -56,7 +56,7 @@ _CONVERT: Mapping[int, Convert] = {
 class JsonEncoder:
     """The encoder of one table, with the same functions as `bwtui.encode.avro.BoundEncoder`."""
 
-    run = None
+    run = lacking = None
 
     def __init__(
         self, relation: Relation, key_columns: Sequence[str], catalog: Mapping[int, TypeInfo]

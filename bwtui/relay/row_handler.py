@@ -20,7 +20,7 @@ from bwtui.relay.routes.route import TableRoute
 from bwtui.relay.routes.session_routes import SessionRoutes, relation_of
 from bwtui.relay.samples import SampledCommit
 from bwtui.relay.side_topics.truncation import truncate_message
-from bwtui.relay.toast import RowVanished, ToastUpdate
+from bwtui.relay.toast import IncompleteRow, RowVanished, ToastUpdate
 from bwtui.sink.dead_letter_writer import ChangeIdentity, DroppedRow
 
 _oid = struct.Struct(">I").unpack_from
@@ -298,7 +298,7 @@ class RowHandler:
                 wider = self._wider(route)
                 return wider, *wider.both(new), new
         try:
-            row = self._context.toast.fill(route, update, partial(self._updates_ahead, route))
+            row = self._context.toast.fill(route, update, partial(self._rows_ahead, route))
         except RowVanished as gone:
             route.counters.toast_superseded += 1
             self._without(route, NoMessageReason.SUPERSEDED)
@@ -310,6 +310,23 @@ class RowHandler:
             key, value = route.both_filled(row)
         self._note_filled(new, row)
         return route, key, value, row
+
+    def _rows_ahead(
+        self, route: TableRoute, known: Values, missing: Sequence[int], most: int
+    ) -> Iterator[ToastUpdate | IncompleteRow]:
+        """Yield the table's next updates; with the C extension, up to ``most`` that may lack ``missing``."""
+        if route.lacking is None:
+            yield from self._updates_ahead(route, known)
+            return
+        key = tuple((index, route.column_names[index]) for index in route.key_indexes)
+        oid, columns = route.relation.oid, tuple(missing)
+        for row in route.lacking(self._ahead(), known, PAYLOAD_OFFSET, oid, self.xid, columns, key, most):
+            if len(row) == 3:
+                yield row
+            elif (update := _update(route, *row)) is not None:
+                yield update
+            else:
+                return
 
     def _updates_ahead(self, route: TableRoute, known: Container[int]) -> Iterator[ToastUpdate]:
         """Yield the table's updates among the following frames, up to a change of the table.
@@ -328,13 +345,9 @@ class RowHandler:
                     return
                 if id(frame) in known:
                     continue
-                try:
-                    old, at = (None, TUPLE) if frame[_KIND] == _NEW else split_tuple(frame, TUPLE)
-                    new = route.split_partial(frame, at if old is None else at + 1)
-                except _OF_THE_ROW:
-                    # The error is raised when this frame is handled.
+                if (update := _update(route, frame, xid)) is None:
                     return
-                yield ToastUpdate(frame, new, old, frame[_KIND] == _OLD_FULL, xid)
+                yield update
 
     def _wider(self, route: TableRoute) -> TableRoute:
         """Return and keep the table's route under a schema with room for values that its columns can't hold.
@@ -418,3 +431,13 @@ class RowHandler:
         row = self._dropped(route, operation, before, after)
         self._context.policy.refuse(route, row, error, self._batch.span)
         self._without(route, NoMessageReason.DROPPED)
+
+
+def _update(route: TableRoute, frame: bytes, xid: int) -> ToastUpdate | None:
+    """Return the update of a frame, or None if it is malformed: an error is raised when it is handled."""
+    try:
+        old, at = (None, TUPLE) if frame[_KIND:TUPLE] == b"N" else split_tuple(frame, TUPLE)
+        new = route.split_partial(frame, at if old is None else at + 1)
+    except _OF_THE_ROW:
+        return None
+    return ToastUpdate(frame, new, old, frame[_KIND] == _OLD_FULL, xid)

@@ -11,7 +11,7 @@ from there, exactly. Otherwise there is no exact source, and ``--toast`` decides
 - ``placeholder`` sends null for the column, and names the column in the record's field ``__escaped``.
 """
 
-from collections.abc import Callable, Collection, Container, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -39,8 +39,11 @@ _BYTES_MOST = 16 << 20
 
 
 T = TypeVar("T")
-#: Returns the table's next updates, except those whose frames have these identities.
-Ahead = Callable[[Container[int]], Iterable["ToastUpdate"]]
+#: A row with missing values: its frame, its transaction's id and its key.
+IncompleteRow = tuple[bytes, int, dict[str, bytes]]
+#: Returns the table's next updates, except those of which the values are read already, or the rows that lack
+#: exactly these columns, up to this number.
+Ahead = Callable[[Values, Sequence[int], int], Iterable["ToastUpdate | IncompleteRow"]]
 
 
 class RowVanished(Exception):
@@ -65,14 +68,6 @@ class ToastUpdate(NamedTuple):
     xid: int
 
 
-class _IncompleteRow(NamedTuple):
-    """A row with missing values."""
-
-    frame: bytes
-    xid: int
-    key: dict[str, bytes]
-
-
 class RowQueries(Protocol):
     """Runs queries in a session to PostgreSQL; see `bwtui.relay.service_retry`."""
 
@@ -87,7 +82,7 @@ class _FetchedRows(NamedTuple):
     """The rows that were queried, and the results by index; rows without one must be queried again."""
 
     oid: int
-    rows: list[_IncompleteRow]
+    rows: list[IncompleteRow]
     found: dict[int, Sequence[Field] | None]
 
 
@@ -114,7 +109,7 @@ class ToastFiller:
         self._bytes = 0
         self._next = None
 
-    def fill(self, route: TableRoute, update: ToastUpdate, ahead: Ahead = lambda _: ()) -> list[Field]:
+    def fill(self, route: TableRoute, update: ToastUpdate, ahead: Ahead = lambda *_: ()) -> list[Field]:
         """Return the new row without UNCHANGED, except where a placeholder will replace it.
 
         Raises UnchangedToastError under --toast error, BwtuiError if the value can't be read, and RowVanished.
@@ -133,7 +128,7 @@ class ToastFiller:
             if id(update.frame) not in self.values:
                 self._take_next()
                 if id(update.frame) not in self.values:
-                    first = _IncompleteRow(update.frame, update.xid, _key(route, row))
+                    first = update.frame, update.xid, _key(route, row)
                     self._fetch(route, first, missing, ahead)
                 self._begin_next(route, missing, ahead)
             values = self.take(route, update.frame)
@@ -153,7 +148,7 @@ class ToastFiller:
         route.counters.toast_fetched += len(values) - values.count(UNCHANGED)
         return values
 
-    def _fetch(self, route: TableRoute, first: _IncompleteRow, missing: Sequence[int], ahead: Ahead) -> None:
+    def _fetch(self, route: TableRoute, first: IncompleteRow, missing: Sequence[int], ahead: Ahead) -> None:
         """Read the values of ``first``, and of the next rows that lack the same columns."""
         wanted, room = self._plan(route, [first], missing, ahead)
         question = self._question(route, wanted, missing, room)
@@ -178,8 +173,8 @@ class ToastFiller:
             self._keep(answer)
 
     def _plan(
-        self, route: TableRoute, first: Sequence[_IncompleteRow], missing: Sequence[int], ahead: Ahead
-    ) -> tuple[list[_IncompleteRow], int]:
+        self, route: TableRoute, first: Sequence[IncompleteRow], missing: Sequence[int], ahead: Ahead
+    ) -> tuple[list[IncompleteRow], int]:
         """Return ``first`` and the rows to read with them, and the maximum size of their values.
 
         Each statement takes half of the remaining room, so that tables which alternate share it. A statement
@@ -187,17 +182,18 @@ class ToastFiller:
         """
         room, size = (_BYTES_MOST - self._bytes) // 2, self._sizes.get(route.relation.oid)
         rows = _ROWS_FIRST if size is None else min(room // 2 // size, _ROWS_MOST)
-        more = _lacking(route, missing, ahead(self.values))
-        return [*first, *islice(more, max(0, rows - len(first)))], room
+        rows = max(0, rows - len(first))
+        more = _lacking(route, missing, ahead(self.values, missing, rows))
+        return [*first, *islice(more, rows)], room
 
     def _question(
-        self, route: TableRoute, wanted: list[_IncompleteRow], missing: Sequence[int], room: int
+        self, route: TableRoute, wanted: list[IncompleteRow], missing: Sequence[int], room: int
     ) -> Callable[[Connection], _FetchedRows]:
         relation, columns = route.relation, [route.column_names[index] for index in missing]
 
         def question(session: Connection) -> _FetchedRows:
             visible = _visible(session, wanted)
-            keys = [one.key for one in visible]
+            keys = [key for _, _, key in visible]
             if not keys:
                 return _FetchedRows(relation.oid, [], {})
             try:
@@ -213,7 +209,7 @@ class ToastFiller:
     def _keep(self, answer: _FetchedRows) -> None:
         before = self._bytes
         for at, fields in answer.found.items():
-            frame = answer.rows[at].frame
+            frame = answer.rows[at][0]
             size = sum([len(field) for field in fields or () if isinstance(field, bytes)])
             self.values[id(frame)] = (frame, size, *(fields or ()))
             self._bytes += size
@@ -221,19 +217,19 @@ class ToastFiller:
             self._sizes[answer.oid] = (self._bytes - before) // len(answer.found) + 1
 
 
-def _visible(session: Connection, wanted: list[_IncompleteRow]) -> list[_IncompleteRow]:
+def _visible(session: Connection, wanted: list[IncompleteRow]) -> list[IncompleteRow]:
     """Return the rows whose transactions other sessions can see; none unless the first is among them.
 
     PostgreSQL streams a commit once its WAL is flushed. Other sessions see it a moment later; with
     synchronous replication, only after the standby has replied. Until then the row's present value would be
     outdated. A transaction releases the lock on its id after it has become visible.
     """
-    locked = _locked(session, {str(xid) for xid in {one.xid for one in wanted}})
+    locked = _locked(session, {str(xid) for xid in {xid for _, xid, _ in wanted}})
     if not locked:
         return wanted
-    if str(wanted[0].xid) in locked:
+    if str(wanted[0][1]) in locked:
         return []
-    return [one for one in wanted if str(one.xid) not in locked]
+    return [one for one in wanted if str(one[1]) not in locked]
 
 
 def _locked(session: Connection, xids: Collection[str]) -> set[str]:
@@ -265,11 +261,14 @@ def _key(route: TableRoute, row: Sequence[Field]) -> dict[str, bytes]:
 
 
 def _lacking(
-    route: TableRoute, missing: Sequence[int], ahead: Iterable[ToastUpdate]
-) -> Iterable[_IncompleteRow]:
+    route: TableRoute, missing: Sequence[int], ahead: Iterable[ToastUpdate | IncompleteRow]
+) -> Iterable[IncompleteRow]:
     """Yield the rows among ``ahead`` that lack the same columns."""
     for update in ahead:
+        if not isinstance(update, ToastUpdate):
+            yield update
+            continue
         row, lacks = _completed(route, update)
         if lacks == missing:
             with suppress(UnchangedToastError):
-                yield _IncompleteRow(update.frame, update.xid, _key(route, row))
+                yield update.frame, update.xid, _key(route, row)

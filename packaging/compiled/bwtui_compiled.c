@@ -12,7 +12,7 @@
 #include <string.h>
 
 /* The version of the interface to bwtui/compiled.py: raised with every change of it. */
-#define SPEAKS 8
+#define SPEAKS 9
 
 /* Larger rows are encoded in Python, for which docs/bounds.md has memory figures. */
 #define LARGEST_ROW (64 << 10)
@@ -641,6 +641,179 @@ failed:
     return NULL;
 }
 
+/* What the next updates of a table need to have: the columns that PostgreSQL left out, and the key's. */
+typedef struct {
+    Py_ssize_t width;
+    PyObject *missing; /* a tuple of their indexes, in order */
+    PyObject *key;     /* a tuple of (index, name), in order */
+} Lacking;
+
+enum { OTHERS = 2 }; /* The row lacks other columns. */
+
+/* Read a number of the wire, of at most four bytes. */
+static uint32_t
+number_at(const unsigned char *at, int bytes)
+{
+    uint32_t number = 0;
+    while (bytes--)
+        number = number << 8 | *at++;
+    return number;
+}
+
+/* Put the key of a row in pgoutput's form into a dictionary. Return DONE, OTHERS, UNKNOWN if the row is left to
+   Python, or FAILED. */
+static int
+key_of_lacking(const Lacking *of, const unsigned char *at, const unsigned char *end, PyObject *key)
+{
+    Py_ssize_t missing = 0, named = 0, lacks = PyTuple_GET_SIZE(of->missing), names = PyTuple_GET_SIZE(of->key);
+    int is_other = 0;
+    if (end - at < 2 || number_at(at, 2) != of->width)
+        return UNKNOWN;
+    at += 2;
+    for (Py_ssize_t i = 0; i < of->width; i++) {
+        if (at == end)
+            return UNKNOWN;
+        unsigned char kind = *at++;
+        int is_missing = missing < lacks && PyLong_AsSsize_t(PyTuple_GET_ITEM(of->missing, missing)) == i;
+        PyObject *column = named < names ? PyTuple_GET_ITEM(of->key, named) : NULL, *name = NULL;
+        if (column != NULL && PyLong_AsSsize_t(PyTuple_GET_ITEM(column, 0)) == i)
+            name = PyTuple_GET_ITEM(column, 1);
+        named += name != NULL;
+        missing += is_missing;
+        /* A row without its key can't be read. */
+        is_other |= (kind == 'u') != is_missing || (name != NULL && kind != 't');
+        if (kind == 'n' || kind == 'u')
+            continue;
+        if (kind != 't' || end - at < 4)
+            return UNKNOWN;
+        uint32_t length = number_at(at, 4);
+        at += 4;
+        if (length > (size_t)(end - at))
+            return UNKNOWN;
+        if (name != NULL && !is_other) {
+            PyObject *text = PyBytes_FromStringAndSize((const char *)at, length);
+            int added = text == NULL ? -1 : PyDict_SetItem(key, name, text);
+            Py_XDECREF(text);
+            if (added < 0)
+                return FAILED;
+        }
+        at += length;
+    }
+    if (at != end || missing != lacks || named != names)
+        return UNKNOWN;
+    return is_other ? OTHERS : DONE;
+}
+
+static int
+is_index(PyObject *number)
+{
+    int is_one = PyLong_CheckExact(number) && PyLong_AsSsize_t(number) >= 0;
+    PyErr_Clear();
+    return is_one;
+}
+
+/* Return whether the tuples are as Lacking has them. */
+static int
+is_lacking(const Lacking *of)
+{
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(of->missing); i++)
+        if (!is_index(PyTuple_GET_ITEM(of->missing, i)))
+            return 0;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(of->key); i++) {
+        PyObject *one = PyTuple_GET_ITEM(of->key, i);
+        if (!PyTuple_CheckExact(one) || PyTuple_GET_SIZE(one) != 2 || !is_index(PyTuple_GET_ITEM(one, 0))
+            || !PyUnicode_CheckExact(PyTuple_GET_ITEM(one, 1)))
+            return 0;
+    }
+    return 1;
+}
+
+/* Add (frame, xid, key) to a list if the frame has an update that lacks the columns, or (frame, xid) if it is left
+   to Python. Return whether further frames are of the same table; FAILED with an exception. */
+static int
+add_lacking(const Lacking *of, PyObject *frame, Py_ssize_t begin, uint32_t oid, uint32_t *xid, PyObject *known,
+            PyObject *found)
+{
+    const unsigned char *at = (const unsigned char *)PyBytes_AS_STRING(frame);
+    const unsigned char *end = at + PyBytes_GET_SIZE(frame);
+    if (at != end && *at != 'w')
+        return 1;
+    int is_whole = 0;
+    PyObject *key = NULL, *one;
+    if (end - at > begin) {
+        at += begin;
+        unsigned char tag = *at++;
+        if (tag == 'B' && end - at >= 20) {
+            *xid = number_at(at + 16, 4);
+            return 1;
+        }
+        if (tag != 'B' && tag != 'R' && tag != 'U')
+            return 1;
+        if (tag != 'B' && end - at >= 4) {
+            if (number_at(at, 4) != oid)
+                return 1;
+            if (tag == 'R')
+                return 0;
+            PyObject *identity = PyLong_FromVoidPtr(frame);
+            int is_known = identity == NULL ? -1 : PyDict_Contains(known, identity);
+            Py_XDECREF(identity);
+            if (is_known)
+                return is_known;
+            is_whole = end - at > 4 && at[4] == 'N';
+        }
+    }
+    if (is_whole) {
+        int made = (key = PyDict_New()) == NULL ? FAILED : key_of_lacking(of, at + 5, end, key);
+        if (made != DONE)
+            Py_CLEAR(key);
+        if (made == FAILED || made == OTHERS)
+            return made == FAILED ? FAILED : 1;
+    }
+    one = key == NULL ? Py_BuildValue("OI", frame, *xid) : Py_BuildValue("OIN", frame, *xid, key);
+    int added = one == NULL ? -1 : PyList_Append(found, one);
+    Py_XDECREF(one);
+    return added < 0 ? FAILED : 1;
+}
+
+PyDoc_STRVAR(lacking_doc,
+"lacking(frames, known, begin, oid, xid, missing, key, most, /)\n--\n\n"
+"Find the table's updates among frames whose messages begin at an offset, up to a RELATION of the table or most\n"
+"rows. Return a list: (frame, xid, key) for each row that lacks exactly the missing columns and kept its key,\n"
+"which is a tuple of (index, name); (frame, xid) for each frame that Python must take apart. Frames whose\n"
+"identities are keys of known are left out.");
+
+static PyObject *
+encoder_lacking(PyObject *object, PyObject *args)
+{
+    PyObject *frames, *known;
+    Lacking of = {.width = ((Encoder *)object)->width};
+    Py_ssize_t begin, most;
+    unsigned int oid, xid;
+    if (!PyArg_ParseTuple(args, "OO!nIIO!O!n", &frames, &PyDict_Type, &known, &begin, &oid, &xid, &PyTuple_Type,
+                          &of.missing, &PyTuple_Type, &of.key, &most))
+        return NULL;
+    if (begin < 1 || !is_lacking(&of)) {
+        PyErr_SetString(PyExc_ValueError, "expected an offset after the first byte, indexes, and the names of a key");
+        return NULL;
+    }
+    PyObject *found = PyList_New(0), *from = PyObject_GetIter(frames), *frame = NULL;
+    int goes_on = found != NULL && from != NULL ? 1 : FAILED;
+    uint32_t at_xid = xid;
+    while (goes_on == 1 && PyList_GET_SIZE(found) < most && (frame = PyIter_Next(from)) != NULL) {
+        if (PyBytes_CheckExact(frame))
+            goes_on = add_lacking(&of, frame, begin, oid, &at_xid, known, found);
+        else {
+            PyErr_SetString(PyExc_TypeError, "wanted: frames, as bytes");
+            goes_on = FAILED;
+        }
+        Py_DECREF(frame);
+    }
+    Py_XDECREF(from);
+    if (goes_on == FAILED || PyErr_Occurred())
+        Py_CLEAR(found);
+    return found;
+}
+
 static PyObject *
 encoder_call(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *names)
 {
@@ -833,6 +1006,7 @@ encoder_dealloc(PyObject *object)
 }
 
 static PyMethodDef encoder_methods[] = {
+    {"lacking", encoder_lacking, METH_VARARGS, lacking_doc},
     {"lines", (PyCFunction)(void (*)(void))encoder_lines, METH_FASTCALL, lines_doc},
     {"rows", encoder_rows, METH_VARARGS, rows_doc},
     {NULL, NULL, 0, NULL},

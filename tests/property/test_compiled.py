@@ -78,7 +78,9 @@ def encoders(columns: tuple[Column, ...], keys: tuple[str, ...], way: Any) -> tu
     made = compiled_encoders.twin(*bound.records, package=way)
     if way is None:
         assert made is None
-        return plain, CompiledEncoders(plain, partial(encode_lines, plain), partial(one_row, plain))
+        return plain, CompiledEncoders(
+            plain, partial(encode_lines, plain), partial(one_row, plain), lambda *_: []
+        )
     assert made is not None
     return plain, made
 
@@ -247,6 +249,46 @@ def test_values_complete_the_frame_that_they_were_read_for_or_none() -> None:
             found = encoder.rows(frame, iter(()), 1, 1, 5, 1, 9, 9, keep, read)
             held = (len(frame) + len(value or b"")) * keep
             assert found == ([(None, made, 5, None)], [frame], len(made), held, None)
+
+
+@pytest.mark.skipif(not COMPILER, reason="what is compiled can't be there without a compiler")
+def test_rows_that_lack_columns_are_found_by_valid_arguments_only() -> None:
+    lacking = built().Encoder(None, (b"h", ((0, 3, 0, None), (1, 3, 0, None)), False), 2, list).lacking
+    frame = b"wU" + struct.pack(">I", 7) + b"N" + tuple_data([b"ab", UNCHANGED])
+    rest: tuple[Any, ...] = 7, 5, (1,), ((0, "id"),), 9
+    assert lacking([frame], {}, 1, *rest) == [(frame, 5, {"id": b"ab"})]
+    assert lacking([frame], {}, 1, 8, *rest[1:]) == lacking([frame], {id(frame): ()}, 1, *rest) == []
+    # A column that no row has.
+    absent: list[tuple[Any, Any]] = [
+        ((1, 2), ((0, "id"),)),
+        ((1,), ((0, "id"), (2, "b"))),
+        ((1,), ((0, "id"), (0, "b"))),
+    ]
+    for missing, key in absent:
+        assert lacking([frame], {}, 1, 7, 5, missing, key, 9) == [(frame, 5)]
+    for begin in (2, 9, len(frame), 1 << 40):
+        assert len(lacking([frame], {}, begin, *rest)) <= 1
+    with pytest.raises(ValueError, match="offset"):
+        lacking([frame], {}, 0, *rest)
+    invalid: list[tuple[Any, Any]] = [
+        ((-1,), ()),
+        ((1 << 70,), ()),
+        (("1",), ()),
+        ((), (0,)),
+        ((), ((0, b"id"),)),
+    ]
+    for missing, key in invalid:
+        with pytest.raises(ValueError, match="names"):
+            lacking([frame], {}, 1, 7, 5, missing, key, 9)
+    wrong: list[tuple[Any, ...]] = [
+        (7, {}, 1, *rest),
+        ([frame], None, 1, *rest),
+        ([bytearray(frame)], {}, 1, *rest),
+        ([frame], {}, 1, 7, 5, [1], (), 9),
+    ]
+    for wrongly in wrong:
+        with pytest.raises(TypeError):
+            lacking(*wrongly)
 
 
 #: Of two tables and three kinds, with what makes no message, and what is no frame at all.

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from bwtui.encode import compiled_encoders
 from bwtui.encode.avro import build_encoder
 from bwtui.pgoutput.frames import BODY_OFFSET
-from bwtui.pgoutput.messages import UNCHANGED, Column, Field, Relation
+from bwtui.pgoutput.messages import UNCHANGED, Binary, Column, Field, Relation
 from bwtui.relay import toast
 from bwtui.relay.ack import Acknowledgements
 from bwtui.relay.batch import OutgoingBatch
@@ -203,3 +203,62 @@ def test_what_is_too_large_is_dropped_with_all_of_its_fields() -> None:
         refused = relayed([frame((tag, None, row))], built(), 0)[0]
         ((dropped, _, reason),) = refused
         assert dropped.after == row and "lets it send 700" in reason
+
+
+fields_or_none = st.sampled_from([b"1", b"2", b"", None, UNCHANGED, UNCHANGED, Binary(b"x")])
+wide_rows = st.lists(fields_or_none, min_size=3, max_size=3)
+updates = st.tuples(
+    st.just(b"U"),
+    st.one_of(st.none(), st.none(), st.tuples(st.sampled_from([b"K", b"O"]), wide_rows)),
+    wide_rows,
+).map(frame)
+#: Frames of two tables and several transactions, some of them cut off or damaged after their header.
+arrivals = st.one_of(
+    *[updates] * 5,
+    changes.map(frame),
+    st.integers(1, 2**32 - 1).map(
+        lambda xid: b"w" + bytes(BODY_OFFSET - 2) + b"B" + struct.pack(">QqI", 1, 2, xid)
+    ),
+    st.sampled_from([b"k" + bytes(17), b"w" + bytes(BODY_OFFSET - 2) + b"C" + bytes(25)]),
+    updates.map(lambda one: one.replace(b"U" + struct.pack(">I", 1), b"U" + struct.pack(">I", 2))),
+    st.sampled_from([1, 2, 2]).map(
+        lambda oid: b"w" + bytes(BODY_OFFSET - 2) + b"R" + struct.pack(">I", oid) + b"s\0t\0d\0\0"
+    ),
+    st.builds(
+        lambda one, at, more: one[: BODY_OFFSET + 4 + at] + more + one[BODY_OFFSET + 5 + at :],
+        updates,
+        st.integers(0, 40),
+        st.binary(max_size=2),
+    ),
+    updates.map(lambda one: one + b"n"),
+    st.builds(lambda one, size: one[: BODY_OFFSET + 4 + size], updates, st.integers(0, 20)),
+)
+
+
+@given(
+    frames=st.lists(arrivals, max_size=12),
+    missing=st.sampled_from([[1], [2], [1, 2], [0, 1]]),
+    key=st.sampled_from([("id",), ("id", "n"), ("note",)]),
+    read=st.sets(st.integers(0, 11)),
+    most=st.integers(-1, 5),
+)
+def test_rows_that_lack_columns_are_those_that_python_finds(
+    frames: list[bytes], missing: list[int], key: tuple[str, ...], read: set[int], most: int
+) -> None:
+    values = {id(frame): () for at, frame in enumerate(frames) if at in read}
+
+    def found(package: Any, most: int) -> list[toast.IncompleteRow]:
+        relation = Relation(1, "public", "t", "f", COLUMNS)
+        bound = build_encoder(relation, key, {}, False, False).bind(1, 2)
+        bound.__dict__["_twin"] = compiled_encoders.twin(*bound.records, package=package)
+        route = TableRoute(relation, "t", key, TableCounters(), bound, TopicLimits(LIMIT, False))
+        assert (route.lacking is None) == (package is None)
+        nothing: Any = SimpleNamespace()
+        handled = RowHandler(nothing, nothing, lambda: frames)
+        handled.xid = 7
+        return list(toast._lacking(route, missing, handled._rows_ahead(route, values, missing, most)))
+
+    whole = found(None, most)
+    assert found(built(), len(frames) + 1) == whole
+    some = found(built(), most)
+    assert len(some) <= max(most, 0) and some == whole[: len(some)]

@@ -1,7 +1,7 @@
 """What has to hold between one session to PostgreSQL and the next, which another server may answer."""
 
 import time
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -352,8 +352,8 @@ class AtOnce:
         return lambda: question(None)
 
 
-def but_known(updates: Sequence[ToastUpdate]) -> Callable[[Container[int]], list[ToastUpdate]]:
-    return lambda known: [update for update in updates if id(update.frame) not in known]
+def but_known(updates: Sequence[ToastUpdate]) -> Callable[..., list[ToastUpdate]]:
+    return lambda known, *_: [update for update in updates if id(update.frame) not in known]
 
 
 def test_a_new_session_reads_again_what_was_read_ahead(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from dataclasses import InitVar, dataclass, field
 from typing import NoReturn
 
 from bwtui.encode.avro import BoundEncoder
-from bwtui.encode.compiled_encoders import Run
+from bwtui.encode.compiled_encoders import FindLacking, Run
 from bwtui.encode.json import JsonEncoder
 from bwtui.encode.lines import Lines
 from bwtui.errors import BwtuiError, RowError
@@ -54,6 +54,8 @@ class TableRoute:
     both_filled: Both = field(init=False)
     #: Encodes undecoded rows to the same messages, where that is supported.
     run: Run | None = field(init=False, default=None)
+    #: Finds rows whose unchanged values must be fetched, where that is supported.
+    lacking: FindLacking | None = field(init=False, default=None)
     #: Encodes many snapshot rows at once; unset if ``refusal`` is set.
     lines: Lines = field(init=False)
     split: Split = field(init=False)
@@ -83,7 +85,7 @@ class TableRoute:
         self.split_partial = partial_splitter(len(self.column_names))
         if bound is not None:
             self.key, self.both, self.both_filled = bound.key, bound.both, bound.both_filled
-            self.lines, self.run = bound.lines, bound.run
+            self.lines, self.run, self.lacking = bound.lines, bound.run, bound.lacking
         elif self.refusal is not None:
             self.key = self.both = self.both_filled = _refusing(self.refusal)
 
