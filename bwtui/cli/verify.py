@@ -128,9 +128,9 @@ def verify(
     # Two recordings are compared without showing values.
     report.details["masked"] = not show_values and report.question != "recordings"
     if relay is not None:
-        from bwtui.relay.process.control import tell_audited
+        from bwtui.relay.process.control import report_audit
 
-        tell_audited(relay, report.verdict, report.details, began)
+        report_audit(relay, report.verdict, report.details, began)
     _tell(report, as_json, html)
     raise click.exceptions.Exit(report.exit_code)
 

@@ -27,7 +27,7 @@ from bwtui.model.service_views import Look, LookName
 from bwtui.model.status import ChangeSample, SchemaEntry, Status
 from bwtui.recording.resume import check_ahead, continue_in
 from bwtui.relay.backfill.backfill import Backfill
-from bwtui.relay.backfill.chunk_snapshot import ChunkSnapshot, first_of
+from bwtui.relay.backfill.chunk_snapshot import ChunkSnapshot, chunk_snapshot_of
 from bwtui.relay.backfill.joined_tables import JoinedTables
 from bwtui.relay.backfill.requests import BackfillRequests
 from bwtui.relay.backfill.store import FOLDER, BackfillStore
@@ -57,7 +57,7 @@ from bwtui.relay.session import StreamSession
 from bwtui.relay.session_loop import SessionLoop
 from bwtui.relay.slot_checkpoint import SlotCheckpointStore, newest_memory
 from bwtui.relay.snapshot.initial_setup import InitialSetup
-from bwtui.relay.snapshot.interruptible import stoppable
+from bwtui.relay.snapshot.interruptible import interruptible
 from bwtui.relay.snapshot.snapshot_copier import SnapshotCopier
 from bwtui.relay.startup_probe import StartupProbe
 from bwtui.relay.status_snapshot import StatusSnapshots
@@ -313,7 +313,9 @@ class RelayEngine:
             self._picture.recent.start()
             publications = findings.publications
             is_there = findings.slot is not None
-            first = self._first = first_of(settings, identity, self._backfills, report, is_there=is_there)
+            first = self._first = chunk_snapshot_of(
+                settings, identity, self._backfills, report, is_there=is_there
+            )
             self._picture.first = first.status
             path = state_folder(settings.relay_name) / "joined.json"
             is_due, coverage = partial(getattr, self._healing, "is_due"), context.coverage
@@ -347,7 +349,7 @@ class RelayEngine:
     ) -> None:
         """Check for new tables once here, since a short run may end before the sampler's thread does it."""
         self._new_tables.reads = publications
-        with contextlib.suppress(psycopg2.Error), stoppable(connection, self._asked_to_stop):
+        with contextlib.suppress(psycopg2.Error), interruptible(connection, self._asked_to_stop):
             joined.look(connection, self._backfills)
         self._joined = joined
 
@@ -380,7 +382,7 @@ class RelayEngine:
         self._answers.ask("topics", partial(self._ends.check, lambda: check_stop(self._asked_to_stop)))
         is_unknown = ledger.is_empty and context.memory.was_empty
         # A session that ends here does not end the relay: the next check compares with the same facts.
-        with contextlib.suppress(psycopg2.Error), stoppable(connection, self._asked_to_stop):
+        with contextlib.suppress(psycopg2.Error), interruptible(connection, self._asked_to_stop):
             ledger.look(connection, publications, at_once=True)
         if is_unknown:
             ledger.distrust("is sent from a slot that this host has no record of: its topic may lack rows")
@@ -476,7 +478,7 @@ class RelayEngine:
     def _inspect(self, connection: Connection) -> PreflightState:
         info = connection.info
         self._picture.database = f"{info.host or 'local'}:{info.port}/{info.dbname}"
-        with stoppable(connection, self._asked_to_stop):
+        with interruptible(connection, self._asked_to_stop):
             findings = inspect(connection, self._settings, self._waiting)
         self._cluster = self._answers.cluster(self._destination)
         self._picture.findings = findings

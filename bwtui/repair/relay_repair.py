@@ -8,12 +8,12 @@ from typing import Any
 from bwtui.errors import RefusedError
 from bwtui.model.backfill import BackfillReason
 from bwtui.relay.process.control import (
+    announce_foreign_records,
     begin_audit,
     name_if_several,
+    report_audit,
     request,
     settings_of,
-    tell_audited,
-    tell_sent_beside,
 )
 from bwtui.repair import submission
 from bwtui.repair.repair import Repair, RepairOutcome, saying_what_was_sent
@@ -78,7 +78,7 @@ class RelayRepair(Repair):
     def _announce(self, lists: Sequence[StrayList]) -> None:
         for one in lists:
             if one.count:
-                tell_sent_beside(self.relay, one.topic, one.count)
+                announce_foreign_records(self.relay, one.topic, one.count)
 
     def _send(self, outcome: RepairOutcome, folder: Path) -> None:
         reason: BackfillReason = "heal" if self.is_heal else "repair"
@@ -95,7 +95,7 @@ class RelayRepair(Repair):
 
     def _end(self, outcome: RepairOutcome) -> None:
         """Report the result to the relay, and that the heal of its slot is complete if one was due."""
-        tell_audited(self.relay, outcome.last.verdict, outcome.last.details, self._began)
+        report_audit(self.relay, outcome.last.verdict, outcome.last.details, self._began)
         if self._ends_heal(outcome):
             request(self.relay, {"request": "healed", "lsn": self._due})
 

@@ -24,7 +24,7 @@ from bwtui.model.backfill import BackfillStatus
 from bwtui.model.status import Status
 from bwtui.relay.backfill.backfill import CHUNK_ROWS
 from bwtui.relay.divergence.late_records import RARE_SECONDS
-from bwtui.relay.process.control import begin_audit, request, tell_audited
+from bwtui.relay.process.control import begin_audit, report_audit, request
 from bwtui.sandbox.sandbox import ServiceAddresses
 from bwtui.source.failover.stream_server import reached_server
 from bwtui.source.raw.session import connect_raw
@@ -377,7 +377,7 @@ def test_only_a_comparison_with_the_streams_own_server_proves_a_table(
     own = reached_server(connection, database).identity
     connection.finish()
     for servers in ([["7", *own[1:]]], [[*own[:2], None]], []):
-        tell_audited(relay.name, "clean", {**found, "servers": servers}, begin_audit(relay.name))
+        report_audit(relay.name, "clean", {**found, "servers": servers}, begin_audit(relay.name))
         seen = relay.status()
         assert seen is not None
         assert not_proven(seen)

@@ -7,7 +7,7 @@ from bwtui.errors import ConnectionFailed
 from bwtui.model.history import RelayHistory
 from bwtui.model.latency import LATENCY_STAGES
 from bwtui.model.status import Status
-from bwtui.relay.process.control import request, tell_audited
+from bwtui.relay.process.control import report_audit, request
 from tests.faults.relays import Relay, execute, wait_for
 
 ROWS = 300
@@ -38,7 +38,7 @@ def test_latencies_tables_and_marks(database: str, new_relay: Callable[..., Rela
     execute(database, "alter table orders add column more text")
     execute(database, "insert into orders values (1000, 'x', 'y')")
     execute(database, "select pg_terminate_backend(active_pid) from pg_replication_slots where active")
-    tell_audited(relay.name, "clean", {}, "")
+    report_audit(relay.name, "clean", {}, "")
     kinds = {"start", "ddl", "error", "reconnect", "audit"}
     wait_for("all marks", lambda: {mark.kind for mark in history(relay).marks} >= kinds)
     kept = history(relay)

@@ -12,7 +12,7 @@ import pytest
 from bwtui.blocking import StopRequested
 from bwtui.demo.shop import DemoTable
 from bwtui.encode.registry import RegisteredSchema
-from bwtui.relay.snapshot.interruptible import stoppable
+from bwtui.relay.snapshot.interruptible import interruptible
 from bwtui.sandbox.sandbox import Sandbox, ServiceAddresses, ServiceName
 from bwtui.sink.destination import Limits
 from bwtui.source.connection import connect
@@ -134,7 +134,7 @@ def test_a_stop_ends_a_copy_that_brings_no_row(database: str) -> None:
 
         thread = threading.Thread(target=ask_to_stop)
         thread.start()
-        with pytest.raises(StopRequested), stoppable(connection, stop.is_set):
+        with pytest.raises(StopRequested), interruptible(connection, stop.is_set):
             copy_out(connection, "select pg_sleep(600)", lambda row: None)
         thread.join()
 

@@ -7,7 +7,13 @@ import pytest
 
 from bwtui.errors import RefusedError, StateFailed
 from bwtui.model.backfill import BackfillRequest, FirstSnapshot
-from bwtui.relay.backfill.chunk_snapshot import ChunkSnapshot, first_path, forget, refuse_other, unfinished
+from bwtui.relay.backfill.chunk_snapshot import (
+    ChunkSnapshot,
+    chunk_snapshot_path,
+    forget,
+    refuse_foreign_snapshot,
+    unfinished,
+)
 from bwtui.relay.backfill.requests import BackfillRequests
 from bwtui.relay.backfill.store import BackfillStore
 from bwtui.relay.backfill.task import BackfillTask
@@ -90,7 +96,7 @@ def test_it_goes_on_over_restarts_and_is_through_once_all_tables_are(folder: Pat
     third.report.state = "snapshot"
     third.end()
     assert (third.first.status(), third.first.phase, third.report.state) == (None, "streaming", "streaming")
-    assert not first_path(folder, SHOP).exists()
+    assert not chunk_snapshot_path(folder, SHOP).exists()
     assert unfinished(SHOP, "mine") == {}
     assert Run(folder).first.status() is None
 
@@ -167,7 +173,7 @@ def test_a_task_that_can_not_be_read_begins_anew(folder: Path, lost: str) -> Non
 
 def test_a_file_that_can_not_be_read_is_told(folder: Path) -> None:
     Run(folder).begin()
-    first_path(folder, SHOP).write_text("{")
+    chunk_snapshot_path(folder, SHOP).write_text("{")
     with pytest.raises(StateFailed, match="the tables that the first snapshot has not completed"):
         Run(folder)
 
@@ -219,7 +225,7 @@ def test_a_table_that_is_not_there_is_looked_for_under_another_name(folder: Path
     assert run.in_hand().id == renamed
     run.end()
     assert run.first.phase == "streaming"
-    assert not first_path(folder, SHOP).exists()
+    assert not chunk_snapshot_path(folder, SHOP).exists()
 
 
 def test_cancelled_is_through_and_told(folder: Path) -> None:
@@ -233,10 +239,10 @@ def test_cancelled_is_through_and_told(folder: Path) -> None:
 
 def test_another_relay_of_this_machine_is_refused(folder: Path) -> None:
     Run(folder).begin()
-    refuse_other(SHOP, "mine")
-    refuse_other(("7", "shop", "else"), "yours")
+    refuse_foreign_snapshot(SHOP, "mine")
+    refuse_foreign_snapshot(("7", "shop", "else"), "yours")
     with pytest.raises(RefusedError, match="relay mine has not finished the first snapshot of slot slot"):
-        refuse_other(SHOP, "yours")
+        refuse_foreign_snapshot(SHOP, "yours")
 
 
 def test_a_slot_that_another_relay_has_made_since_is_that_ones(folder: Path) -> None:
@@ -244,15 +250,15 @@ def test_a_slot_that_another_relay_has_made_since_is_that_ones(folder: Path) -> 
     Run(folder).begin()
     made = SlotCheckpointStore(known("yours"), *SHOP)
     made.remember(0x20)
-    refuse_other(SHOP, "yours")
-    refuse_other(SHOP, "third")
+    refuse_foreign_snapshot(SHOP, "yours")
+    refuse_foreign_snapshot(SHOP, "third")
     assert unfinished(SHOP, "yours") == {}
     # It knows of nothing but its own.
     assert unfinished(SHOP, "mine") == {"mine": TABLES}
     # It has made the slot anew since, and its rows are due again.
     SlotCheckpointStore(folder, *SHOP).renew(0x30, ())
     with pytest.raises(RefusedError, match="relay mine has not finished"):
-        refuse_other(SHOP, "yours")
+        refuse_foreign_snapshot(SHOP, "yours")
 
 
 @pytest.mark.parametrize(("identity", "lsn"), [(SHOP, 0x10), (OTHER, 0x20)], ids=["before", "another server"])
@@ -262,7 +268,7 @@ def test_a_slot_from_before_says_nothing_of_this_one(
     Run(folder).begin()
     SlotCheckpointStore(known("yours"), *identity).remember(lsn)
     with pytest.raises(RefusedError, match="relay mine has not finished"):
-        refuse_other(SHOP, "yours")
+        refuse_foreign_snapshot(SHOP, "yours")
 
 
 def test_a_drop_of_the_slot_forgets_it_and_no_other(folder: Path) -> None:
@@ -281,7 +287,7 @@ def test_nobody_else_may_ask_for_one(folder: Path) -> None:
 
 def test_the_file_names_whose_it_is(folder: Path) -> None:
     Run(folder).begin()
-    said = json.loads(first_path(folder, SHOP).read_text())
+    said = json.loads(chunk_snapshot_path(folder, SHOP).read_text())
     assert said == {
         "of": list(SHOP),
         "lsn": "0/10",

@@ -104,7 +104,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     session = SimpleNamespace(close=lambda: None, server_version=180000)
     monkeypatch.setattr(healing, "server_and_database", lambda connection: IDENTITY[:2])
     monkeypatch.setattr(healing, "connect", lambda dsn: session)
-    monkeypatch.setattr(healing, "stoppable", lambda *_: nullcontext())
+    monkeypatch.setattr(healing, "interruptible", lambda *_: nullcontext())
     monkeypatch.setattr(healing, "obstacle_to_make", lambda *_: None)
     monkeypatch.setattr(healing, "make", made.make)
     monkeypatch.setattr(slot_recreation, "_server", lambda *_: made.server)

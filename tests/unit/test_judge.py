@@ -23,15 +23,15 @@ def after(seconds: float, then: dict[str, Any] | None = None, **changes: Any) ->
     ``then`` is what changes at the very last look.
     """
     judge = Judge(NAMES)
-    judge.look(replace(START, rows=0))
+    judge.judge(replace(START, rows=0))
     seen = replace(START, rows=1, durable=1, transactions=1)
-    verdict = judge.look(seen)
+    verdict = judge.judge(seen)
     last = int(seconds * 2)
     for step in range(1, last + 1):
         now = START.now + step / 2
         moved: Any = {"now": now, "time": START.time + step / 2, "settled_at": now}
         changes = {**changes, **(then or {})} if step == last else changes
-        verdict = judge.look(replace(seen, **moved, **changes))
+        verdict = judge.judge(replace(seen, **moved, **changes))
     return verdict
 
 
@@ -72,7 +72,7 @@ def test_kafka_is_not_blamed_for_what_nobody_has_taken() -> None:
         START, phase="snapshot", activity="copy", activity_since=1_000.0, in_flight=9, oldest_since=1_000.0
     )
     for step in range(12):
-        verdict = judge.look(replace(copying, now=1_000.0 + step / 2, time=5_000.0 + step / 2))
+        verdict = judge.judge(replace(copying, now=1_000.0 + step / 2, time=5_000.0 + step / 2))
     assert verdict.cause == "postgresql"
 
 
@@ -98,9 +98,9 @@ def test_two_are_named_and_the_first_is_the_cause() -> None:
 
 def test_a_relay_that_did_not_run_blames_nobody_for_that_time() -> None:
     judge = Judge(NAMES)
-    judge.look(START)
+    judge.judge(START)
     late = replace(START, now=1_020.0, time=5_020.0, settled_at=1_020.0, in_flight=5, oldest_since=1_000.0)
-    verdict = judge.look(late)
+    verdict = judge.judge(late)
     assert (verdict.condition, verdict.cause) == ("healthy", "")
     assert verdict.sentence.startswith("the relay itself did not run for 20 s; ")
 
@@ -112,7 +112,7 @@ def test_progress_of_a_full_queue_is_no_stall() -> None:
         totals: Any = {"room": step * 0.45, "work": step * 0.05}
         full: Any = {"in_flight": 100_000, "oldest_since": now - 9, "activity": "room", "activity_since": now}
         moving: Any = {"durable": step, "rows": step * 500, "transactions": step, "settled_at": now}
-        verdict = judge.look(replace(START, now=now, totals=totals, **full, **moving, **BACKLOG))
+        verdict = judge.judge(replace(START, now=now, totals=totals, **full, **moving, **BACKLOG))
     assert (verdict.condition, verdict.cause, verdict.stage) == ("behind", "kafka", "acknowledge")
     assert "the bottleneck is Kafka at k:9092, which takes 9.0 s to acknowledge" in verdict.sentence
     assert judge.busy == {"acknowledge": 0.9, "encode": 0.1}
@@ -125,7 +125,7 @@ def test_who_waits_for_room_waits_for_acknowledgements() -> None:
         totals: Any = {"room": step * 0.45, "work": step * 0.05}
         young: Any = {"in_flight": 900, "oldest_since": now - 0.8, "activity": "work", "activity_since": now}
         moving: Any = {"durable": step, "rows": step * 500, "transactions": step, "settled_at": now}
-        verdict = judge.look(replace(START, now=now, totals=totals, **young, **moving, **BACKLOG))
+        verdict = judge.judge(replace(START, now=now, totals=totals, **young, **moving, **BACKLOG))
     assert (verdict.condition, verdict.cause, verdict.stage) == ("behind", "kafka", "acknowledge")
     assert "which takes 0.8 s to acknowledge" in verdict.sentence
 
@@ -138,7 +138,7 @@ def test_a_wait_that_is_none_is_not_told() -> None:
         totals: Any = {"room": step * 0.35, "work": step * 0.15}
         young: Any = {"in_flight": 900, "oldest_since": now - 0.02, "activity": "work", "activity_since": now}
         moving: Any = {"durable": step, "rows": step * 500, "transactions": step, "settled_at": now}
-        verdict = judge.look(replace(START, now=now, totals=totals, **young, **moving, **BACKLOG))
+        verdict = judge.judge(replace(START, now=now, totals=totals, **young, **moving, **BACKLOG))
     assert "the bottleneck is Kafka at k:9092, 70% of its time" in verdict.sentence
 
 
@@ -169,7 +169,7 @@ def test_a_healthy_relay_tells_a_runway_that_can_be_foreseen(seconds: float, is_
 @pytest.mark.parametrize(("are_streamed", "is_told"), [(True, True), (False, False)])
 def test_rows_of_a_snapshot_are_none_of_a_transaction(are_streamed: bool, is_told: bool) -> None:
     judge = Judge(NAMES)
-    judge.look(START)
+    judge.judge(START)
     for step in range(1, 60):
         rows, now = 1_000 * step, START.now + step
         streamed = rows if are_streamed else 0
@@ -181,7 +181,7 @@ def test_rows_of_a_snapshot_are_none_of_a_transaction(are_streamed: bool, is_tol
             "streamed": streamed + 1,
             "durable": rows,
         }
-        verdict = judge.look(replace(START, **moved, **committed))
+        verdict = judge.judge(replace(START, **moved, **committed))
     assert ("in one transaction of" in verdict.sentence) is is_told
 
 
@@ -237,27 +237,27 @@ def test_a_slot_that_is_lost_comes_before_whoever_else_is_waited_for(heals: bool
         now = 1_000.0 + step / 2
         waits: Any = {"in_flight": 5, "oldest_since": 1_000.0, "outage": "Kafka can't be reached: refused"}
         seen = replace(START, now=now, time=4_000.0 + now, settled_at=now, wal_status="lost", **waits)
-        verdict = judge.look(seen)
+        verdict = judge.judge(seen)
     assert (verdict.condition, verdict.cause) == ("stalled", "postgresql")
     assert verdict.sentence.startswith("slot shop is lost: PostgreSQL removed WAL that it needs, so topics ")
     assert "; also Kafka at k:9092 has acknowledged nothing for 5.5 s: Kafka can't be" in verdict.sentence
     assert "safe" not in verdict.sentence
     assert ("the relay recreates the slot" in verdict.hint) == heals
     assert ("--heal" in verdict.hint) != heals
-    judge.look(replace(seen, now=1_006.0, wal_status="reserved", in_flight=0))
-    assert judge.look(replace(seen, now=1_006.5, wal_status="reserved", in_flight=0)).condition == "healthy"
+    judge.judge(replace(seen, now=1_006.0, wal_status="reserved", in_flight=0))
+    assert judge.judge(replace(seen, now=1_006.5, wal_status="reserved", in_flight=0)).condition == "healthy"
 
 
 def looks(*changes: dict[str, Any]) -> list[Any]:
     """Return the verdicts of looks twice a second, each with its ``changes``, after all moved."""
     judge = Judge(NAMES)
-    judge.look(START)
+    judge.judge(START)
     seen, verdicts = replace(START, rows=1, durable=1, transactions=1), []
-    judge.look(seen)
+    judge.judge(seen)
     for step, one in enumerate(changes, 1):
         now = START.now + step / 2
         moved: Any = {"now": now, "time": START.time + step / 2, "settled_at": now}
-        verdicts.append(judge.look(replace(seen, **{**moved, **one})))
+        verdicts.append(judge.judge(replace(seen, **{**moved, **one})))
     return verdicts
 
 

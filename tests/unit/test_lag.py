@@ -234,7 +234,7 @@ def test_a_commits_age_is_told_by_the_servers_clock() -> None:
     now = time.time()
     report.commit_time = now - 3_600 - 5
     sampler.lag = Lag(time=now, looked_at=time.monotonic(), clock_ahead=-3_600.0)
-    assert watch._seen().commit_age == pytest.approx(5, abs=2)
+    assert watch._observe().commit_age == pytest.approx(5, abs=2)
 
 
 def test_the_end_of_the_wal_is_never_before_what_is_confirmed() -> None:

@@ -355,7 +355,7 @@ STALLED = replace(READY, state="stalled", verdict=RelayVerdict("stalled", "Kafka
 def test_a_relay_that_is_not_ready_says_why(status: Status, reason: str) -> None:
     answer = readiness(Measures(status))
     assert not answer.is_yes
-    assert any(told.startswith(reason) for told in answer.told["reasons"]), answer.told
+    assert any(told.startswith(reason) for told in answer.body["reasons"]), answer.body
     assert samples_of(Measures(status))["bwtui_ready", ()] == 0
 
 
@@ -363,8 +363,8 @@ def test_a_relay_that_is_not_ready_says_why(status: Status, reason: str) -> None
 def test_a_relay_whose_rows_pass_is_ready(condition: str) -> None:
     measures = Measures(replace(READY, verdict=RelayVerdict(condition, "rows pass")))  # type: ignore[arg-type]
     answer = readiness(measures)
-    assert answer.is_yes, answer.told
-    assert answer.told["verdict"] == "rows pass"
+    assert answer.is_yes, answer.body
+    assert answer.body["verdict"] == "rows pass"
     assert not readiness(replace(measures, is_stopping=True)).is_yes
 
 
@@ -373,9 +373,9 @@ def test_tables_that_are_not_proven_are_named_and_leave_a_relay_ready() -> None:
     measures = Measures(with_gaps(replace(READY, not_proven=entries)))
     answer = readiness(measures)
     assert answer.is_yes
-    assert answer.told["condition"] == "not_proven"
-    assert answer.told["verdict"].startswith("public.t0 is not proven since 0/7: its topic was deleted")
-    assert answer.told["not_proven"][0] == entries[0].to_json()
+    assert answer.body["condition"] == "not_proven"
+    assert answer.body["verdict"].startswith("public.t0 is not proven since 0/7: its topic was deleted")
+    assert answer.body["not_proven"][0] == entries[0].to_json()
     found = samples_of(measures)
     words = {word: found["bwtui_verdict", (("verdict", word),)] for word in WORDS}
     assert words == {word: word == "not_proven" for word in WORDS}
@@ -388,7 +388,7 @@ def test_tables_that_are_not_proven_are_named_and_leave_a_relay_ready() -> None:
 def test_a_main_thread_that_turns_no_more_is_told_from_one_that_waits_for_postgresql() -> None:
     frozen = MainThreadActivity("work", PATIENCE + 1)
     assert not health(frozen).is_yes
-    assert "has made no progress for 1 m 01 s (work)" in health(frozen).told["reason"]
+    assert "has made no progress for 1 m 01 s (work)" in health(frozen).body["reason"]
     assert not readiness(Measures(READY, turn=frozen)).is_yes
     assert health(replace(frozen, idle_seconds=PATIENCE - 1)).is_yes
     assert health(replace(frozen, activity="locks")).is_yes

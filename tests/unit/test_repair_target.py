@@ -9,7 +9,7 @@ import pytest
 
 from bwtui.cli.auditing import repair_target
 from bwtui.errors import RefusedError, UsageError
-from bwtui.relay.backfill.chunk_snapshot import first_path
+from bwtui.relay.backfill.chunk_snapshot import chunk_snapshot_path
 from bwtui.relay.process.lock import RelayLock
 from bwtui.relay.slot_checkpoint import SlotCheckpointStore
 from bwtui.settings import RelaySettings
@@ -98,10 +98,10 @@ def test_beside_a_relay_of_ours_that_does_not_answer_nothing_is_sent(running: Pa
 
 
 def test_a_first_snapshot_and_a_memory_that_can_not_be_read_are_of_the_slot(running: Path) -> None:
-    first_path(running, ("7", "shop", "shop")).write_text("{}")
+    chunk_snapshot_path(running, ("7", "shop", "shop")).write_text("{}")
     with pytest.raises(RefusedError, match="relay till"):
         refuse_ours()
-    first_path(running, ("7", "shop", "shop")).unlink()
+    chunk_snapshot_path(running, ("7", "shop", "shop")).unlink()
     remember(running, "shop", "shop").write_text("{")
     with pytest.raises(RefusedError, match="relay till"):
         refuse_ours()

@@ -56,7 +56,7 @@ class Relay:
         for module in (relay_repair, submission):
             self.monkeypatch.setattr(module, "request", self._request)
         self.monkeypatch.setattr(relay_repair, "settings_of", lambda _: self.settings)
-        self.monkeypatch.setattr(relay_repair, "tell_audited", lambda *_: None)
+        self.monkeypatch.setattr(relay_repair, "report_audit", lambda *_: None)
         self.monkeypatch.setattr(submission, "send_again", self._take)
 
     def repair(self) -> RepairOutcome:

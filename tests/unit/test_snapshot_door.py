@@ -196,15 +196,15 @@ def member_of(door: WorkerListener) -> SparkWorkerHandle:
 def arrived(door: WorkerListener, member: SparkWorkerHandle) -> ssl.SSLSocket:
     connection = knock(member.call, "there", SECONDS)
     assert connection is not None
-    eventually("it is in", lambda: member.is_here)
+    eventually("it is in", lambda: member.is_connected)
     return connection
 
 
 def test_one_that_never_came_is_gone(door: WorkerListener) -> None:
     member = member_of(door)
-    assert not member.is_gone
+    assert not member.has_ended
     member.kill()
-    assert member.is_gone
+    assert member.has_ended
     assert knock(member.call, "there", SECONDS) is None
 
 
@@ -228,11 +228,11 @@ def test_one_that_is_killed_between_its_token_and_the_welcome_is_gone(
         executor.sendall(call.token + b"\x05there")
         assert shown.wait(SECONDS)
         executor.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    member.task_is_over(SerializedError.of(ConnectionFailed("an executor is lost", "")))
+    member.note_task_ended(SerializedError.of(ConnectionFailed("an executor is lost", "")))
     member.kill()
-    assert not member.is_gone, "it may come in as yet"
+    assert not member.has_ended, "it may come in as yet"
     killed.set()
-    eventually("its end is known", lambda: member.is_gone)
+    eventually("its end is known", lambda: member.has_ended)
 
 
 def test_neither_a_hang_up_alone_nor_spark_alone_proves_an_end(door: WorkerListener) -> None:
@@ -241,14 +241,14 @@ def test_neither_a_hang_up_alone_nor_spark_alone_proves_an_end(door: WorkerListe
     lines[0].close()
     eventually("the end of its line", lambda: one.look() == [] and one.is_lost)
     one.kill()
-    assert not one.is_gone
-    one.task_is_over(None)
-    assert one.is_gone
-    other.task_is_over(SerializedError.of(ConnectionFailed("an executor is lost", "")))
+    assert not one.has_ended
+    one.note_task_ended(None)
+    assert one.has_ended
+    other.note_task_ended(SerializedError.of(ConnectionFailed("an executor is lost", "")))
     other.kill()
-    assert not other.is_gone and not other.is_cut_off
+    assert not other.has_ended and not other.is_cut_off
     lines[1].close()
-    eventually("the end of its line", lambda: other.is_gone)
+    eventually("the end of its line", lambda: other.has_ended)
 
 
 def test_the_guards_word_is_proof_and_an_order_reaches_it(door: WorkerListener) -> None:
@@ -261,9 +261,9 @@ def test_the_guards_word_is_proof_and_an_order_reaches_it(door: WorkerListener) 
     member.kill()
     signs: list[ControlFrame] = []
     eventually("the order", lambda: ControlFrame(FrameKind.KILL, 0) in gathered(guard, signs))
-    assert not member.is_gone
+    assert not member.has_ended
     guard.send(FrameKind.ENDED, -9)
-    eventually("the word", lambda: guard.turn(0.01) is not None and member.is_gone)
+    eventually("the word", lambda: guard.turn(0.01) is not None and member.has_ended)
     theirs.close()
     guard.close()
 
@@ -271,9 +271,9 @@ def test_the_guards_word_is_proof_and_an_order_reaches_it(door: WorkerListener) 
 def test_a_task_that_fails_before_its_worker_comes_in_could_not_begin(door: WorkerListener) -> None:
     member = member_of(door)
     fault = SerializedError.of(ConnectionFailed("the Spark executor on there can't reach the relay", ""))
-    member.task_is_over(fault)
-    member.task_is_over(fault)
-    assert [*member.words] == [WorkerFailed(fault, at_start=True)]
+    member.note_task_ended(fault)
+    member.note_task_ended(fault)
+    assert [*member.messages] == [WorkerFailed(fault, at_start=True)]
     member.kill()
 
 
@@ -324,7 +324,7 @@ def test_a_line_whose_thread_fails_counts_as_one_that_broke(door: WorkerListener
     connection.sendall(struct.pack("!BI", 99, 0))
     eventually("the end of its line", lambda: member.look() == [] and member.is_lost)
     member.kill()
-    assert member.is_cut_off and not member.is_gone
+    assert member.is_cut_off and not member.has_ended
     connection.close()
 
 
@@ -339,7 +339,7 @@ def test_people_are_told_of_whom_to_end_and_of_all_that_may_go_on(door: WorkerLi
         guard.send(FrameKind.BEGUN, 4711 + number)
         guard.turn(0)
     eventually("their numbers", lambda: one.pid == 4711 and other.pid == 4712)
-    assert "kill -KILL 100" in one.awaited().hint
+    assert "kill -KILL 100" in one.awaited_end_error().hint
 
     def stopped(_: float) -> None:
         raise KeyboardInterrupt
@@ -400,7 +400,7 @@ def test_a_worker_whose_sink_does_not_open_says_why() -> None:
     settings = RelaySettings(postgres="host=127.0.0.1 port=1", kafka_config=kafka)
     end = NonBlockingChannel(ours)
     end.send(replace(BEGIN, settings=settings.to_json()))
-    (word,) = eventually("a word", end.words, 30)
-    assert isinstance(word, WorkerFailed) and word.at_start
+    (message,) = eventually("a word", end.messages, 30)
+    assert isinstance(message, WorkerFailed) and message.at_start
     end.close()
     assert process.wait(SECONDS) == 0

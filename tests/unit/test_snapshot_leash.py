@@ -24,11 +24,11 @@ class _Late(EngineChannel):
     def __init__(self) -> None:
         super().__init__(cast(BlockingChannel, None), cast(Any, None))
 
-    def ask(self, word: object, kind: type[Any]) -> Any:
+    def ask(self, message: object, kind: type[Any]) -> Any:
         self._heard_at -= 60
         return BatchRecorded([(0, 0, 1)])
 
-    def go_on(self) -> None:
+    def answer_heartbeat(self) -> None:
         self._heard_at = time.monotonic()
 
 
@@ -48,7 +48,7 @@ def test_a_batch_that_the_engine_wrote_late_waits_for_its_word() -> None:
 
     threading.Thread(target=write, daemon=True).start()
     assert not written.wait(0.5)
-    line.go_on()
+    line.answer_heartbeat()
     assert written.wait(5)
 
 
@@ -72,7 +72,7 @@ class _Sink:
         if self._polls == 1:
             self._line.ask(None, BatchRecorded)
         elif self._polls == 4:
-            self._line.go_on()
+            self._line.answer_heartbeat()
         if self._span is not None:
             self._span.pending = 0
 

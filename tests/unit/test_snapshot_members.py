@@ -39,9 +39,9 @@ def unreachable(begin: StartWorker, monkeypatch: pytest.MonkeyPatch) -> Iterator
 
 def test_one_that_is_killed_is_gone(begin: StartWorker) -> None:
     member = LocalWorkerHandle(begin)
-    assert not member.is_gone
+    assert not member.has_ended
     assert member.kill() == "was killed by signal 9"
-    assert member.is_gone
+    assert member.has_ended
     assert member.kill() == "was killed by signal 9"
 
 
@@ -55,7 +55,7 @@ def test_one_that_ends_by_itself_says_how(begin: StartWorker, monkeypatch: pytes
 def test_one_that_no_signal_reaches_is_waited_for_elsewhere(unreachable: LocalWorkerHandle) -> None:
     """The engine has other things to do: what it does not look at may be lost."""
     assert unreachable.kill() == "was lost"
-    assert not unreachable.is_gone
-    assert "was killed but has not ended" in unreachable.awaited().message
+    assert not unreachable.has_ended
+    assert "was killed but has not ended" in unreachable.awaited_end_error().message
     unreachable._process.send_signal(9)
-    eventually("its end", lambda: unreachable.is_gone)
+    eventually("its end", lambda: unreachable.has_ended)

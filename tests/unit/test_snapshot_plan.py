@@ -101,13 +101,13 @@ def test_words_come_whole_however_they_are_cut() -> None:
     worker.send(RowNumbersRequest("t"))
     found: list[object] = []
     while len(found) < 2:
-        found += engine.words()
+        found += engine.messages()
     assert found == [HeartbeatReply(), RowNumbersRequest("t")]
     theirs.sendall(b"\x08")
-    assert engine.words() == []
+    assert engine.messages() == []
     worker._reader.close()
     theirs.close()
-    assert engine.words() == []
+    assert engine.messages() == []
     assert engine.is_over
     # Who is gone is told nothing more.
     engine.send(HeartbeatReply())

@@ -264,7 +264,7 @@ def test_a_filter_that_passes_nothing_is_no_stall(
     report = RunState()
     copy, watched = copier(MemorySink(), report), watch(report)
     monkeypatch.setattr(snapshot_copier, "copy_rows", lambda *_: watched.wait(20))
-    monkeypatch.setattr(snapshot_copier, "stoppable", lambda *_: nullcontext())
+    monkeypatch.setattr(snapshot_copier, "interruptible", lambda *_: nullcontext())
     table = SimpleNamespace(relation=SimpleNamespace(qualified_name="public.t"), row_filter=row_filter)
     copy._copy(cast(Any, None), cast(Any, table), cast(Any, SimpleNamespace(counters=report.table("t"))))
     assert watched.blamed == blamed

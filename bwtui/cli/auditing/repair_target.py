@@ -21,7 +21,7 @@ from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, UsageError
 from bwtui.kafka.config import client_config
 from bwtui.kafka.offsets import partitions
 from bwtui.model.number_format import duration
-from bwtui.relay.backfill.chunk_snapshot import first_path
+from bwtui.relay.backfill.chunk_snapshot import chunk_snapshot_path
 from bwtui.relay.process.control import running_relays, settings_of
 from bwtui.relay.process.lock import is_held
 from bwtui.relay.slot_checkpoint import SlotCheckpointStore
@@ -139,7 +139,7 @@ def _has_read(name: str, slot: str, source: dict[str, str]) -> bool:
         memory = SlotCheckpointStore(folder, *identity)
     except BwtuiError:
         return True
-    return memory.last is not None or first_path(folder, identity).exists()
+    return memory.last is not None or chunk_snapshot_path(folder, identity).exists()
 
 
 def _ours(relay: str, what: str) -> RefusedError:

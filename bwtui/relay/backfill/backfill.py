@@ -18,8 +18,8 @@ from bwtui.model.backfill import UNKNOWN, BackfillState
 from bwtui.model.status import State
 from bwtui.relay.backfill.background_save import BackgroundSave
 from bwtui.relay.backfill.chunk_read import ChunkRead
-from bwtui.relay.backfill.chunk_route import left_out, route_of
-from bwtui.relay.backfill.chunk_snapshot import ChunkSnapshot, advised
+from bwtui.relay.backfill.chunk_route import excluded_error, route_of
+from bwtui.relay.backfill.chunk_snapshot import ChunkSnapshot, with_advice
 from bwtui.relay.backfill.chunk_window import ChunkWindow
 from bwtui.relay.backfill.keys import Key, read_keys
 from bwtui.relay.backfill.outgoing_chunk import OutgoingChunk, RowNumbers
@@ -99,7 +99,7 @@ class Backfill:
         self._poll_at = self._oldest_checked_at = 0.0
         #: Why the request fails at the next turn: its topic accepted nothing.
         self._topic_error: BwtuiError | None = None
-        self._prompt = WalNudge(context.patience.server)
+        self._wal_nudge = WalNudge(context.patience.server)
         self._refusals = BackfillRowPolicy(context.policy, context.settings.on_error)
 
     # -- sessions ------------------------------------------------------------------------------------------
@@ -257,7 +257,7 @@ class Backfill:
         request = task.request
         if not self._chosen.passes_whole(request.table):
             # Check this before reading: the table may be left out because it can't be read.
-            raise left_out(request.table)
+            raise excluded_error(request.table)
         namespace, _, name = request.table.partition(".")
         chunk_request = ChunkRequest(namespace, name, self._publications, request.where, rows=self._rows)
         if not request.keys:
@@ -293,7 +293,7 @@ class Backfill:
         if not task.request.keys and not task.request.where:
             task.estimate = chunk.estimate
         self._chunk = chunk
-        self._prompt.begin()
+        self._wal_nudge.begin()
 
     def _wait_for_stream(self) -> None:
         """Encode the chunk once the stream has passed it, and so has passed the changes of its schema."""
@@ -301,7 +301,7 @@ class Backfill:
         assert task is not None and chunk is not None and stream is not None
         if self._position < chunk.high:
             if self._is_idle:
-                self._prompt.ask(stream)
+                self._wal_nudge.ask(stream)
             return
         route = self._route_of(task, chunk)
         self._refusals = BackfillRowPolicy(self._context.policy, self._context.settings.on_error, route.topic)
@@ -318,7 +318,7 @@ class Backfill:
     def _read_failed(self, error: BwtuiError) -> None:
         assert self._task is not None
         if not isinstance(error, ConnectionFailed):
-            raise BackfillFailed(advised(self._task, error))
+            raise BackfillFailed(with_advice(self._task, error))
         if isinstance(error, ChunkTooLarge):
             self._ask_for_fewer()
         if isinstance(error, SessionEnded):

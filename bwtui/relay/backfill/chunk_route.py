@@ -10,7 +10,7 @@ from bwtui.relay.routes.route import TableRoute
 from bwtui.source.chunks.chunk_reader import TableNotPublished
 
 
-def left_out(table: str) -> BackfillFailed:
+def excluded_error(table: str) -> BackfillFailed:
     """Return the failure for a table that --table or --exclude-table leaves out."""
     return BackfillFailed(
         TableNotPublished(f"the relay's options exclude table {table}", "see --table and --exclude-table")
@@ -21,7 +21,7 @@ def route_of(context: RelayContext, request: BackfillRequest, relation: Relation
     """Return the route of a chunk. Raises Failed if its rows can't be sent, or not as requested."""
     route = context.router.route(relation)
     if route is None:
-        raise left_out(request.table)
+        raise excluded_error(request.table)
     # In a first snapshot each row is dropped individually, as in the stream.
     is_dropped = request.reason == "first" and context.settings.on_error == "log"
     if route.refusal is not None and not is_dropped:

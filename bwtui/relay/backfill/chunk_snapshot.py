@@ -38,7 +38,7 @@ Identity = tuple[str, str, str]
 _Tables = dict[str, str]
 
 
-def first_path(folder: Path, identity: Identity) -> Path:
+def chunk_snapshot_path(folder: Path, identity: Identity) -> Path:
     """Return the path of the file for a slot's first snapshot, in a relay's state folder."""
     which = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
     return folder / f"first-{identity[2]}-{which}.json"
@@ -53,7 +53,7 @@ class ChunkSnapshot:
         Raises StateFailed for a file that can't be read: missing rows must not be forgotten.
         """
         self._folder = folder
-        self._path = first_path(folder, identity)
+        self._path = chunk_snapshot_path(folder, identity)
         self._identity = identity
         self._store = store
         self._report = report
@@ -102,7 +102,7 @@ class ChunkSnapshot:
             self._path.unlink(missing_ok=True)
         except OSError as error:
             raise file_failed(f"{self._path} can't be removed", error) from error
-        self._store.forget_firsts(named(self._folder))
+        self._store.forget_firsts(unfinished_task_ids(self._folder))
 
     def ask(self, tables: Sequence[str]) -> None:
         """Store a task for each table durably; it is not worked on without `begin`. Raises StateFailed."""
@@ -162,7 +162,7 @@ class ChunkSnapshot:
                 running = f": {table}{f', {task.detail}' if task.detail else ''}"
         if tables != self._tables:
             self._write(tables)
-        self._say(running)
+        self._report_progress(running)
 
     def fails(self, task: BackfillTask, error: BwtuiError) -> bool:
         """Return whether ``error`` ends a task; False if the task starts again.
@@ -192,7 +192,7 @@ class ChunkSnapshot:
             status.reason == "joined" and not status.is_over for status in self._store.statuses()
         )
 
-    def _say(self, running: str) -> None:
+    def _report_progress(self, running: str) -> None:
         report, status = self._report, self.status()
         if status is None:
             self._tables = {}
@@ -256,13 +256,13 @@ def _read(path: Path) -> tuple[str, _Tables] | None:
         ) from error
 
 
-def named(folder: Path) -> frozenset[str]:
+def unfinished_task_ids(folder: Path) -> frozenset[str]:
     """Return the unfinished tasks of all first snapshots in a relay's state folder. Raises StateFailed."""
     remembered = [_read(path) for path in folder.glob("first-*.json")]
     return frozenset(id for state in remembered if state is not None for id in state[1].values() if id)
 
 
-def advised(task: BackfillTask, error: BwtuiError) -> BwtuiError:
+def with_advice(task: BackfillTask, error: BwtuiError) -> BwtuiError:
     """Return the error of a table that can't be read, with a hint that suits a pending first snapshot."""
     if task.request.reason != "first" or isinstance(error, TableNotPublished | KeyChanged):
         return error
@@ -278,7 +278,7 @@ def advised(task: BackfillTask, error: BwtuiError) -> BwtuiError:
 def forget(identity: Identity) -> None:
     """Remove the first snapshot from all relays of this machine, because its slot is dropped."""
     for name in known_relays():
-        first_path(state_folder(name), identity).unlink(missing_ok=True)
+        chunk_snapshot_path(state_folder(name), identity).unlink(missing_ok=True)
 
 
 def unfinished(identity: Identity, relay: str) -> Mapping[str, Sequence[str]]:
@@ -291,7 +291,7 @@ def unfinished(identity: Identity, relay: str) -> Mapping[str, Sequence[str]]:
     reached = {name: last.confirmed_lsn for name, last in memories(*identity).items()}
     for name in known_relays():
         with contextlib.suppress(BwtuiError):
-            remembered = _read(first_path(state_folder(name), identity))
+            remembered = _read(chunk_snapshot_path(state_folder(name), identity))
             if remembered is None:
                 continue
             lsn, tables = remembered
@@ -302,7 +302,7 @@ def unfinished(identity: Identity, relay: str) -> Mapping[str, Sequence[str]]:
     return by_relay
 
 
-def refuse_other(identity: Identity, relay: str) -> None:
+def refuse_foreign_snapshot(identity: Identity, relay: str) -> None:
     """Raise RefusedError if a different relay of this machine has not finished the slot's first snapshot."""
     for name, tables in unfinished(identity, relay).items():
         if name != relay:
@@ -314,7 +314,7 @@ def refuse_other(identity: Identity, relay: str) -> None:
             )
 
 
-def first_of(
+def chunk_snapshot_of(
     settings: RelaySettings, identity: Identity, store: BackfillStore, report: RunState, *, is_there: bool
 ) -> ChunkSnapshot:
     """Return the stored state of a slot's first snapshot, which is resumed if the slot ``is_there``.
@@ -324,7 +324,7 @@ def first_of(
     first = ChunkSnapshot(state_folder(settings.relay_name), identity, store, report)
     if not is_there:
         return first
-    refuse_other(identity, settings.relay_name)
+    refuse_foreign_snapshot(identity, settings.relay_name)
     if first.is_due and settings.exactly_once:
         raise RefusedError(
             "the first snapshot by chunks is incomplete, and --exactly-once needs a snapshot as "

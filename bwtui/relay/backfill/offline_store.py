@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Iterator
 
 from bwtui.errors import ConnectionFailed
-from bwtui.relay.backfill.chunk_snapshot import named
+from bwtui.relay.backfill.chunk_snapshot import unfinished_task_ids
 from bwtui.relay.backfill.store import FOLDER, BackfillStore
 from bwtui.relay.process.lock import RelayLock
 from bwtui.state_folder import known_relays, state_folder
@@ -21,7 +21,7 @@ def kept(name: str, error: ConnectionFailed) -> Iterator[BackfillStore]:
     lock = RelayLock.acquire(name)
     try:
         store = BackfillStore(state_folder(name) / FOLDER)
-        store.firsts = named(state_folder(name))
+        store.firsts = unfinished_task_ids(state_folder(name))
         yield store
     finally:
         lock.release()

@@ -32,7 +32,7 @@ _SLICE_BYTES = 1 << 20
 class _EncodedRow(NamedTuple):
     """One row, or the tombstone of a key without a row: then ``line`` is None; ``route`` encoded it.
 
-    ``error`` is set if the row could not be encoded; nothing of it is sent. ``wanted`` is the key as
+    ``error`` is set if the row could not be encoded; nothing of it is sent. ``requested_key`` is the key as
     requested.
     """
 
@@ -41,7 +41,7 @@ class _EncodedRow(NamedTuple):
     value: bytes | None
     line: bytes | None
     error: RowError | None = None
-    wanted: Key = b""
+    requested_key: Key = b""
 
 
 def refuse_unlike(route: TableRoute, topic: str, spelling: str) -> None:
@@ -209,7 +209,7 @@ class OutgoingChunk:
             message_key = self.message_key(key)
             if message_key is not None and message_key not in there:
                 there.add(message_key)
-                self._ready.append(_EncodedRow(self._route, message_key, None, None, wanted=key))
+                self._ready.append(_EncodedRow(self._route, message_key, None, None, requested_key=key))
 
     def message_key(self, key: Key) -> bytes | None:
         """Return the bytes of a requested key; None if its texts can't be encoded."""
@@ -233,7 +233,7 @@ class OutgoingChunk:
 
     def _row(self, ready: _EncodedRow) -> list[Field]:
         """Return the fields for a dead letter."""
-        return self._key_fields(ready.wanted) if ready.line is None else self._fields(ready.line)
+        return self._key_fields(ready.requested_key) if ready.line is None else self._fields(ready.line)
 
     def put(
         self, batch: OutgoingBatch, window: ChunkWindow, lsn: int, until: float, careful: BatchBisector | None

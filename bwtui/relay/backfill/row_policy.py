@@ -77,9 +77,9 @@ class BackfillRowPolicy:
 
     def own(self, failures: list[DeliveryFailure], spans: Collection[DeliverySpan]) -> list[DeliveryFailure]:
         """Note if the topic accepts nothing, and return ``failures``; those in ``spans`` then end nothing."""
-        return [self._own(failure) if failure.span in spans else failure for failure in failures]
+        return [self._as_outage(failure) if failure.span in spans else failure for failure in failures]
 
-    def _own(self, failure: DeliveryFailure) -> DeliveryFailure:
+    def _as_outage(self, failure: DeliveryFailure) -> DeliveryFailure:
         if not failure.is_setup or failure.topic != self._topic:
             return failure
         self.shut = self.shut or ServiceRefused(failure.reason, failure.hint)
@@ -87,7 +87,7 @@ class BackfillRowPolicy:
 
     def undelivered(self, failures: list[DeliveryFailure]) -> list[DeliveryFailure]:
         """See `RowPolicy.undelivered`; all ``failures`` are of backfilled rows. Raises Redrive as well."""
-        failures = [self._own(failure) for failure in failures]
+        failures = [self._as_outage(failure) for failure in failures]
         if self.shut is not None:
             raise RestartFromConfirmed(failures)
         return self._policy.undelivered(failures)

@@ -112,7 +112,7 @@ class BackfillStore:
                     self.firsts |= {id}
         return id
 
-    def ask(self, id: str, what: BackfillCommand) -> BackfillStatus:
+    def ask(self, id: str, command: BackfillCommand) -> BackfillStatus:
         """Pause, resume or cancel a task; that is durable when this returns the task's status.
 
         The task that the main thread is working on does so at the end of its chunk. Raises RefusedError for
@@ -120,18 +120,18 @@ class BackfillStore:
         """
         with self._disk:
             entry = self._unfinished(id)
-            wanted = "" if what == "resume" else what
-            if entry.task.wanted == "cancel" and wanted != "cancel":
+            pending = "" if command == "resume" else command
+            if entry.task.wanted == "cancel" and pending != "cancel":
                 raise RefusedError(
                     f"backfill {id} is being cancelled", "submit a new request once it has ended"
                 )
-            if entry.task.wanted != wanted:
+            if entry.task.wanted != pending:
                 # This excludes the progress that the main thread has made since: only `save` writes that.
-                saved = {**entry.saved, "wanted": wanted, "asked": time.time()}
+                saved = {**entry.saved, "wanted": pending, "asked": time.time()}
                 self._write(id, saved)
                 with self._lock:
                     entry.saved = saved
-                    entry.task.wanted, entry.task.asked = wanted, saved["asked"]
+                    entry.task.wanted, entry.task.asked = pending, saved["asked"]
                     if id != self._in_hand:
                         self._apply(entry.task)
             status = entry.task.status()

@@ -29,11 +29,11 @@ class WalNudge:
             stream.ask_position()
             self._ask_at = now + _ASK_SECONDS
         if now >= self._push_at:
-            push_on(self._server)
+            write_commit(self._server)
             self._push_at = now + _PUSH_SECONDS
 
 
-def push_on(server: StreamServer) -> None:
+def write_commit(server: StreamServer) -> None:
     """Write a commit in a thread, so that a stream passes what was inserted into the WAL before.
 
     PostgreSQL writes whole pages while a transaction is open, and the rest of a record only with a commit, or

@@ -25,7 +25,7 @@ from bwtui.relay.healing.heal_state import HealStateStore, heal_path
 from bwtui.relay.healing.slot_recreation import lost, lost_here, make
 from bwtui.relay.run_state import RunState
 from bwtui.relay.slot_checkpoint import SlotCheckpointStore
-from bwtui.relay.snapshot.interruptible import stoppable
+from bwtui.relay.snapshot.interruptible import interruptible
 from bwtui.settings import RelaySettings
 from bwtui.source.connection import Connection, connect, statement_failed
 from bwtui.source.preflight import obstacle_to_make, wait_while
@@ -233,7 +233,7 @@ class Healing:
         """Begin the session that alone may create the slot; return how the slot is lost on its server."""
         self._release()
         session = self._session = connect(self._settings.postgres)
-        with stoppable(session, self._stop_requested):
+        with interruptible(session, self._stop_requested):
             wait_while(lambda: obstacle_to_make(session, self._settings.slot), self._waiting)
             return lost_here(session, self._settings, memory, how)
 
@@ -241,7 +241,7 @@ class Healing:
         """Create the slot, which waits for every open transaction."""
         session = self._session
         assert session is not None
-        with stoppable(session, self._stop_requested):
+        with interruptible(session, self._stop_requested):
             return make(session, self._settings, self._waiting)
 
     def _in_session(self, call: Callable[[], T]) -> T:

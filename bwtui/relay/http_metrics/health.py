@@ -23,10 +23,10 @@ WITHIN_ONE_CALL: frozenset[Activity] = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class HealthResult:
-    """Yes or no, and why; ``told`` is the JSON object to answer with."""
+    """Yes or no, and why; ``body`` is the JSON object to answer with."""
 
     is_yes: bool
-    told: dict[str, Any]
+    body: dict[str, Any]
 
 
 def health(turn: MainThreadActivity) -> HealthResult:
@@ -79,4 +79,4 @@ def _reasons(measures: Measures) -> Iterator[str]:
     if status.heal is not None:
         yield (f"topics may differ from tables, because the slot was lost: {status.heal.reason}")
     if not (alive := health(measures.turn)).is_yes:
-        yield alive.told["reason"]
+        yield alive.body["reason"]

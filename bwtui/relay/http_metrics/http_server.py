@@ -78,8 +78,8 @@ class HttpResponder:
             "/": lambda: HttpResponse(200, _TEXT, _INDEX),
             "/metrics": lambda: self._metrics(accept),
             # This answer is available even if the measurements are not.
-            "/healthz": lambda: _told(health(self._source.turn())),
-            "/readyz": lambda: _told(readiness(self._now())),
+            "/healthz": lambda: _health_response(health(self._source.turn())),
+            "/readyz": lambda: _health_response(readiness(self._now())),
         }
         if path not in make:
             return HttpResponse(404, _TEXT, b"there is nothing here; " + _INDEX)
@@ -88,7 +88,7 @@ class HttpResponder:
         except ConnectionFailed as error:
             # Without measurements nothing is known except that they do not arrive.
             if path == "/readyz":
-                return _told(
+                return _health_response(
                     HealthResult(False, {"ready": False, "reasons": [error.message], "hint": error.hint})
                 )
             return HttpResponse(503, _TEXT, f"{error.message}\n".encode())
@@ -117,8 +117,8 @@ class HttpResponder:
         return self._measures
 
 
-def _told(answer: HealthResult) -> HttpResponse:
-    return HttpResponse(200 if answer.is_yes else 503, _JSON, (json_text(answer.told) + "\n").encode())
+def _health_response(answer: HealthResult) -> HttpResponse:
+    return HttpResponse(200 if answer.is_yes else 503, _JSON, (json_text(answer.body) + "\n").encode())
 
 
 @dataclass(slots=True)

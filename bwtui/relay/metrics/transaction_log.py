@@ -123,7 +123,7 @@ class _LargestTransactions:
         if len(heap) == LARGEST:
             self.least = heap[0][0]
 
-    def found(self) -> Iterable[_LoggedTransaction]:
+    def records(self) -> Iterable[_LoggedTransaction]:
         """Return the largest transactions, in no particular order."""
         entries = (entry for _, heap in self._minutes for entry in heap)
         return [record for _, _, record in heapq.nlargest(LARGEST, entries)]
@@ -237,7 +237,7 @@ class TransactionLog:
         with self._lock:
             for largest in self._largest:
                 largest.begin(now)
-            large = {record for largest in self._largest for record in largest.found()}
+            large = {record for largest in self._largest for record in largest.records()}
             records = large.union(self._newest)
             entries = [_entry(record, clock, confirmed_lsn) for record in records]
             newest, flooded = len(self._newest), now - self._left_out < 60 * _MINUTES

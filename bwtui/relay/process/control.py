@@ -168,13 +168,13 @@ def settings_of(name: str) -> RelaySettings:
 
 
 def begin_audit(name: str) -> str:
-    """Return the moment for `tell_audited`; "" if the relay does not answer: the audit proves nothing."""
+    """Return the moment for `report_audit`; "" if the relay does not answer: the audit proves nothing."""
     with contextlib.suppress(ConnectionFailed):
         return str(request(name, {"request": "auditing"}))
     return ""
 
 
-def tell_audited(name: str, verdict: str, details: Mapping[str, Any], began: str) -> None:
+def report_audit(name: str, verdict: str, details: Mapping[str, Any], began: str) -> None:
     """Report to the relay called ``name`` how an audit of its tables ended.
 
     ``details``: those of the audit's report; ``began``: see `begin_audit`. Ignores a relay that does not
@@ -185,7 +185,7 @@ def tell_audited(name: str, verdict: str, details: Mapping[str, Any], began: str
         request(name, {"request": "audited", "verdict": verdict, "began": began, **results})
 
 
-def tell_sent_beside(name: str, topic: str, records: int) -> None:
+def announce_foreign_records(name: str, topic: str, records: int) -> None:
     """Announce records that this process, not the relay, sends to ``topic``."""
     with contextlib.suppress(ConnectionFailed, RequestRefused):
         request(name, {"request": "sent_beside", "topic": topic, "records": records})
@@ -197,19 +197,19 @@ def send_again(name: str, wanted: BackfillRequest) -> str:
     A list of keys is copied and counted before the relay answers. Raises RefusedError if the request can't be
     fulfilled, and ConnectionFailed, also for a relay whose version does not support backfills.
     """
-    with _known(name):
+    with _explained_version(name):
         timeout = _LIST_SECONDS if wanted.keys else _SECONDS
         return str(request(name, _submission(wanted), timeout))
 
 
 def control_backfill(name: str, id: str, what: BackfillCommand) -> BackfillStatus:
     """Pause, resume or end a backfill; return its status. Raises as `send_again` does."""
-    with _known(name):
+    with _explained_version(name):
         return BackfillStatus.from_json(request(name, _control(id, what)))
 
 
 @contextlib.contextmanager
-def _known(name: str) -> Iterator[None]:
+def _explained_version(name: str) -> Iterator[None]:
     """Turn the refusal of a relay that is older than the request into an error that says so."""
     try:
         yield
@@ -269,12 +269,12 @@ class ControlClient:
 
     async def send_again(self, wanted: BackfillRequest) -> str:
         """Request a backfill of a table's rows; return the request's id, as `send_again` does."""
-        with _known(self.name):
+        with _explained_version(self.name):
             return str(await self._ask(_submission(wanted)))
 
     async def control_backfill(self, id: str, what: BackfillCommand) -> BackfillStatus:
         """Pause, resume or end a backfill; return its status. Raises as `send_again` does."""
-        with _known(self.name):
+        with _explained_version(self.name):
             return BackfillStatus.from_json(await self._ask(_control(id, what)))
 
     async def stop(self) -> None:

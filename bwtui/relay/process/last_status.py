@@ -68,8 +68,8 @@ def of_ended(name: str) -> Status | None:
     if last is None:
         return read(name)
     # On a full disk the outcome has only the reason: the last status has the rest.
-    kept = _stored(name) if last.status is None else None
-    status = at_the_end(kept, last.error(), last.exit_code, last.time) if kept else last.status
+    stored = _stored(name) if last.status is None else None
+    status = at_the_end(stored, last.error(), last.exit_code, last.time) if stored else last.status
     return _with_ledger(status) if status else None
 
 

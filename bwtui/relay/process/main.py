@@ -235,8 +235,8 @@ def log_listener(name: str) -> StatusListener:
         now = (status.state, stalled_by(status) or gaps or status.detail)
         if [now] != last:
             last[:] = [now]
-            words = status.verdict.sentence if status.state == "stalled" or gaps else status.detail
-            _log.info("%s%s", status.state, f": {words}" if words else "", extra=state_of(status))
+            text = status.verdict.sentence if status.state == "stalled" or gaps else status.detail
+            _log.info("%s%s", status.state, f": {text}" if text else "", extra=state_of(status))
         trim(name, sys.stderr.fileno())
 
     return StatusListener(emit, 0.5, emit)

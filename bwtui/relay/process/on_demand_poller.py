@@ -22,13 +22,13 @@ class PollDemand:
     """The times of the last request and of the last glance, by the monotonic clock."""
 
     def __init__(self) -> None:
-        self._looked = self._glanced = float("-inf")
+        self._polled_at = self._glanced = float("-inf")
 
     def pay(self, *, glance: bool) -> None:
         if glance:
             self._glanced = time.monotonic()
         else:
-            self._looked = time.monotonic()
+            self._polled_at = time.monotonic()
 
     def is_due(self, last: float, pause: float) -> bool:
         """Return whether to poll again, at least ``pause`` seconds after the ``last`` time."""
@@ -42,7 +42,7 @@ class PollDemand:
         return self._is_watched() or self._is_glanced_at()
 
     def _is_watched(self) -> bool:
-        return time.monotonic() - self._looked < ATTENTION_SECONDS
+        return time.monotonic() - self._polled_at < ATTENTION_SECONDS
 
     def _is_glanced_at(self) -> bool:
         return time.monotonic() - self._glanced < GLANCE_SECONDS
@@ -66,9 +66,9 @@ class OnDemandPoller(Generic[T]):
         """
         self.shown = failed(0.0, "")
         self._look, self._close, self._failed, self._name = look, close, failed, name
-        self._attention = PollDemand()
+        self._demand = PollDemand()
         #: When the last poll ended, how long to rest after it, and the maximum rest.
-        self._looked, self._rest, self._most = float("-inf"), 0.0, most
+        self._polled_at, self._rest, self._most = float("-inf"), 0.0, most
         self._stop, self._hurry = threading.Event(), threading.Event()
         self._lock = threading.Lock()
         self._runs = False
@@ -76,7 +76,7 @@ class OnDemandPoller(Generic[T]):
     def latest(self, *, glance: bool = False) -> T:
         """Return the last result, and schedule another poll."""
         with self._lock:
-            self._attention.pay(glance=glance)
+            self._demand.pay(glance=glance)
             if not self._runs and not self._stop.is_set():
                 self._runs = True
                 threading.Thread(target=self._work, name=self._name, daemon=True).start()
@@ -100,35 +100,35 @@ class OnDemandPoller(Generic[T]):
         self._stop.wait(min(seconds, _PAUSE_SECONDS))
 
     def _work(self) -> None:
-        while self._goes_on():
-            if self._hurry.is_set() or self._attention.is_due(self._looked, self._rest):
+        while self._continues():
+            if self._hurry.is_set() or self._demand.is_due(self._polled_at, self._rest):
                 self._hurry.clear()
-                self._look_once()
+                self._poll()
             self._hurry.wait(_PAUSE_SECONDS)
 
-    def _look_once(self) -> None:
+    def _poll(self) -> None:
         begun = time.monotonic()
         try:
             self.shown = self._look()
         except Exception as error:
             self.shown = self._failed(time.time(), crash(error).message)
-        self._looked = time.monotonic()
-        self._rest = max(_PAUSE_SECONDS, min(_REST * (self._looked - begun), self._most))
+        self._polled_at = time.monotonic()
+        self._rest = max(_PAUSE_SECONDS, min(_REST * (self._polled_at - begun), self._most))
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         try:
             self._close()
         except Exception as error:
             # The next request needs a new thread, so this one has to end normally.
             self.shown = self._failed(time.time(), crash(error).message)
 
-    def _is_wanted(self) -> bool:
-        return not self._stop.is_set() and self._attention.is_paid()
+    def _is_in_demand(self) -> bool:
+        return not self._stop.is_set() and self._demand.is_paid()
 
-    def _goes_on(self) -> bool:
+    def _continues(self) -> bool:
         """Return whether to continue; if not, disconnect, unless there was a request meanwhile."""
-        if not self._is_wanted():
-            self._hang_up()
+        if not self._is_in_demand():
+            self._disconnect()
         with self._lock:
-            self._runs = self._is_wanted()
+            self._runs = self._is_in_demand()
             return self._runs

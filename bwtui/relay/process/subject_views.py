@@ -37,9 +37,9 @@ class SubjectViews:
         self._open = open_registry
         self._registry: SchemaRegistry | None = None
         self._lock = threading.Lock()
-        #: By subject: when it was last requested, by ``time.monotonic``, and the versions with wanted texts.
+        #: By subject: when it was last requested, by ``time.monotonic``, and the versions with requested texts.
         self._requests: dict[str, tuple[float, tuple[str, ...]]] = {}
-        self._known: dict[str, _CachedSubject] = {}
+        self._subjects: dict[str, _CachedSubject] = {}
         self._watch = OnDemandPoller(self._look, self._hang_up, self._failed, "subjects", _MOST_REST)
 
     def latest(self, about: Sequence[str]) -> SubjectVersions:
@@ -48,12 +48,12 @@ class SubjectViews:
         The texts of those versions are read; `NEWEST` means the newest two. With `CHANGES` the result
         includes what each version changed.
         """
-        name, wanted = (about[0] if about else ""), tuple(about[1:])
+        name, versions = (about[0] if about else ""), tuple(about[1:])
         if not name:
             return SubjectVersions()
         with self._lock:
-            is_new = self._requests.get(name, (0.0, None))[1] != wanted
-            self._requests[name] = (time.monotonic(), wanted)
+            is_new = self._requests.get(name, (0.0, None))[1] != versions
+            self._requests[name] = (time.monotonic(), versions)
         if is_new:
             self._watch.hurry()
         return self._watch.latest().get(name) or SubjectVersions(name=name)
@@ -68,23 +68,25 @@ class SubjectViews:
         now = time.monotonic()
         with self._lock:
             self._requests = {
-                name: asked for name, asked in self._requests.items() if now - asked[0] < ATTENTION_SECONDS
+                name: request
+                for name, request in self._requests.items()
+                if now - request[0] < ATTENTION_SECONDS
             }
-            return {name: wanted for name, (_, wanted) in self._requests.items()}
+            return {name: versions for name, (_, versions) in self._requests.items()}
 
     def _look(self) -> Mapping[str, SubjectVersions]:
-        wanted = self._requested()
-        self._known = {name: self._known.get(name) or _CachedSubject(name) for name in wanted}
+        requested = self._requested()
+        self._subjects = {name: self._subjects.get(name) or _CachedSubject(name) for name in requested}
         answers: dict[str, SubjectVersions] = {}
-        for name, known in self._known.items():
+        for name, subject in self._subjects.items():
             try:
-                for _ in self._steps(known, wanted[name]):
-                    answers[name] = known.subject(wanted[name])
+                for _ in self._steps(subject, requested[name]):
+                    answers[name] = subject.subject(requested[name])
                     self._watch.show({**self._watch.shown, **answers})
-                    if self._requested().get(name) != wanted[name]:
+                    if self._requested().get(name) != requested[name]:
                         break
             except BwtuiError as error:
-                answers[name] = replace(known.subject(()), time=time.time(), failure=error.message)
+                answers[name] = replace(subject.subject(()), time=time.time(), failure=error.message)
         return answers
 
     def _steps(self, subject: "_CachedSubject", requested: tuple[str, ...]) -> Iterator[None]:
@@ -111,7 +113,7 @@ class SubjectViews:
         if self._registry is not None:
             self._registry.close()
         self._registry = None
-        self._known = {}
+        self._subjects = {}
         # A later request must not get results that old.
         self._watch.show({})
 
@@ -204,8 +206,10 @@ class _CachedSubject:
             changes = differences(before, after)
         except ValueError:
             return
-        kinds = [one.kind for one in changes if one.field]
-        changed = {one.field for one in changes if one.field and one.kind not in ("added", "removed")}
+        kinds = [change.kind for change in changes if change.field]
+        changed = {
+            change.field for change in changes if change.field and change.kind not in ("added", "removed")
+        }
         self._entries[newer] = replace(
             self._entries[newer],
             added=kinds.count("added"),

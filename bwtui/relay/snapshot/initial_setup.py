@@ -13,7 +13,7 @@ from bwtui.model.events import event
 from bwtui.relay.backfill.chunk_snapshot import ChunkSnapshot
 from bwtui.relay.backfill.joined_tables import JoinedTables
 from bwtui.relay.context import RelayContext
-from bwtui.relay.snapshot.interruptible import see_alive, stoppable
+from bwtui.relay.snapshot.interruptible import check_alive, interruptible
 from bwtui.relay.snapshot.snapshot_copier import SnapshotCopier
 from bwtui.relay.snapshot.snapshot_run import SnapshotRun
 from bwtui.relay.watch.topic_watch import TopicWatch
@@ -79,7 +79,7 @@ class InitialSetup:
         if not publications:
             self._report.detail = "creating the publications"
             name = self._settings.publication_name
-            with stoppable(connection, self._context.stop_requested):
+            with interruptible(connection, self._context.stop_requested):
                 created = publications = publication.create(connection, name, findings.tables)
         try:
             if self._settings.skip_snapshot:
@@ -143,7 +143,7 @@ class InitialSetup:
             for _ in range(_EXPORTS):
                 self._report.detail = "creating a temporary slot and its snapshot"
                 self._report.account.turn_to("catalog")
-                with stoppable(connection, self._context.stop_requested):
+                with interruptible(connection, self._context.stop_requested):
                     published = publication.published_tables(connection, publications)
                     before = chosen_tables(connection, self._settings, published)
                 # This waits for every transaction that is open now.
@@ -152,7 +152,7 @@ class InitialSetup:
                 self._report.account.turn_to("catalog")
                 importer = import_snapshot(self._context.patience.server.connect(), temporary.snapshot)
                 try:
-                    with stoppable(importer, self._context.stop_requested):
+                    with interruptible(importer, self._context.stop_requested):
                         tables = self._tables(importer, connection, publications, before)
                         facts = read_facts(importer, publications, self._settings)
                     break
@@ -262,7 +262,7 @@ class InitialSetup:
 
     def _ask(self, connection: Connection) -> None:
         """Check that the reservation of the slot is still held: it ends with this session."""
-        see_alive(
+        check_alive(
             connection,
             self._context.stop_requested,
             "the session that reserves the slot ended, so another relay may have started a snapshot",

@@ -17,7 +17,7 @@ _LOOK_SECONDS = 0.2
 
 
 @contextmanager
-def stoppable(connection: Connection, stop_requested: Callable[[], bool]) -> Iterator[None]:
+def interruptible(connection: Connection, stop_requested: Callable[[], bool]) -> Iterator[None]:
     """Shut down ``connection`` on a stop request in the block: nothing else ends a wait inside libpq.
 
     COPY may return no row for a long time, if a row filter passes none or the server hangs, and any statement
@@ -48,14 +48,16 @@ def stoppable(connection: Connection, stop_requested: Callable[[], bool]) -> Ite
         end.close()
 
 
-def see_alive(connection: Connection, stop_requested: Callable[[], bool], what_ended: str, hint: str) -> None:
+def check_alive(
+    connection: Connection, stop_requested: Callable[[], bool], description: str, hint: str
+) -> None:
     """Check that the session of ``connection`` is alive.
 
     Raises StopRequested, or ConnectionFailed if the session has ended.
     """
     try:
-        with stoppable(connection, stop_requested):
+        with interruptible(connection, stop_requested):
             execute(connection, "select")
     except psycopg2.Error as error:
         reason = " ".join(str(error).split())
-        raise ConnectionFailed(f"the snapshot was interrupted: {what_ended}: {reason}", hint) from error
+        raise ConnectionFailed(f"the snapshot was interrupted: {description}: {reason}", hint) from error

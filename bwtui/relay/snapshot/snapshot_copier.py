@@ -28,7 +28,7 @@ from bwtui.relay.recording.row_recorder import RowRecorder
 from bwtui.relay.routes.route import TableRoute
 from bwtui.relay.run_state import RunState
 from bwtui.relay.samples import SampledCommit, Samples
-from bwtui.relay.snapshot.interruptible import stoppable
+from bwtui.relay.snapshot.interruptible import interruptible
 from bwtui.relay.snapshot.row_batching import gathering
 from bwtui.relay.watch.activity_clock import Activity
 from bwtui.settings import RelaySettings
@@ -148,7 +148,7 @@ class SnapshotCopier:
         self._reading = "scan" if table.row_filter else "copy"
         report.account.turn_to(self._reading)
         try:
-            with stoppable(connection, self._context.stop_requested):
+            with interruptible(connection, self._context.stop_requested):
                 take, end = gathering(self._rows)
                 copy_rows(connection, table, take)
                 end()

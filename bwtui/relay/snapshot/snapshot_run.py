@@ -9,7 +9,7 @@ from bwtui.blocking import check_stop
 from bwtui.errors import BwtuiError
 from bwtui.relay.context import RelayContext
 from bwtui.relay.routes.route import TableRoute
-from bwtui.relay.snapshot.interruptible import see_alive
+from bwtui.relay.snapshot.interruptible import check_alive
 from bwtui.relay.snapshot.leftovers import Leftovers
 from bwtui.relay.snapshot.snapshot_copier import SnapshotCopier
 from bwtui.relay.snapshot.workers.messages import StartWorker
@@ -115,7 +115,7 @@ class SnapshotRun(SnapshotCopier):
         Without its locks a table may have been rewritten, which looks empty to the workers' snapshot
         (PostgreSQL documentation, "MVCC Caveats"), and the stream contains no rows of a rewrite.
         """
-        see_alive(
+        check_alive(
             connection,
             self._context.stop_requested,
             "the session that locks the tables ended, so a table that was rewritten in the "

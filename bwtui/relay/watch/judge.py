@@ -36,9 +36,9 @@ from bwtui.relay.watch.wait import (
 #: Timeout for a longer query, or one that takes several turns.
 _LONG_QUESTION_SECONDS = 5.0
 #: Minimum duration of a wait that is reported, though it is not a stall yet.
-_TOLD_SECONDS = 1.0
+_REPORTED_SECONDS = 1.0
 #: Minimum acknowledgement delay that is mentioned.
-_SPOKEN_SECONDS = 0.1
+_MENTIONED_SECONDS = 0.1
 #: The relay is behind when this much WAL waits, or its queue is this full.
 BEHIND_BYTES, _FULL = 16 << 20, 0.6
 #: Share of the in-flight capacity that counts as many messages.
@@ -57,7 +57,7 @@ _UNREADABLE_SECONDS = 40.0
 #: Time window of shares and rates.
 _WINDOW_SECONDS = 3.0
 #: After a gap this long between two observations the relay itself did not run; and how long this is reported.
-_GAP_SECONDS, _GAP_TOLD_SECONDS = 2.5, 10.0
+_GAP_SECONDS, _GAP_REPORTED_SECONDS = 2.5, 10.0
 #: A stall lasts until something progresses, or until its cause has not been observed for this many seconds: a
 #: single observation may find the main thread between two waits, or the server's process briefly awake.
 _HELD_SECONDS = 2.0
@@ -91,7 +91,7 @@ class Judge:
         #: When the last stall ended; shares of stages count from then on.
         self._stall_ended = 0.0
 
-    def look(self, observation: Observation) -> RelayVerdict:
+    def judge(self, observation: Observation) -> RelayVerdict:
         """Return the current verdict."""
         self._remember(observation)
         behind = self._is_behind(observation)
@@ -99,11 +99,11 @@ class Judge:
             self._waits(observation), key=lambda wait: (not wait.loss, not wait.is_explained, wait.since)
         )
         stalled = self._stalled(observation, waits)
-        begun = next(look for look in self._observations if look.now >= self._stall_ended)
+        begun = next(past for past in self._observations if past.now >= self._stall_ended)
         self.busy = busy(begun, observation, idle=not behind)
         if stalled:
             return self._waiting(observation, "stalled", stalled)
-        long = [wait for wait in waits if observation.now - wait.since >= _TOLD_SECONDS]
+        long = [wait for wait in waits if observation.now - wait.since >= _REPORTED_SECONDS]
         if long:
             return self._waiting(observation, "waiting", long)
         if observation.phase == "starting":
@@ -158,7 +158,7 @@ class Judge:
             ),
             *(is_silent, observation.ledger_since, observation.wal_status, observation.phase, self._at),
         )
-        had_stall = bool(self._stall)
+        was_stalled = bool(self._stall)
         if passed != self._passed or observation.now - self._stall_observed_at >= _HELD_SECONDS:
             self._stall = []
         elif observation.heard_at > self._stall_observed_at:
@@ -173,7 +173,7 @@ class Judge:
         stalled = [wait for wait in waits if observation.now - wait.since >= wait.patience]
         if stalled:
             self._stall, self._stall_observed_at = stalled, observation.now
-        if had_stall and not self._stall:
+        if was_stalled and not self._stall:
             self._stall_ended = observation.now
         return self._stall
 
@@ -207,18 +207,18 @@ class Judge:
         """Yield the waits, each cause once."""
         causes: set[Cause] = set()
         for wait in (
-            *self._lost(observation),
-            *self._asked(observation),
-            *self._kafka(observation),
-            *self._disk(observation),
-            *self._postgresql(observation),
-            *self._relay(observation),
+            *self._lost_waits(observation),
+            *self._service_waits(observation),
+            *self._kafka_waits(observation),
+            *self._disk_waits(observation),
+            *self._postgresql_waits(observation),
+            *self._relay_waits(observation),
         ):
             if wait.cause not in causes:
                 causes.add(wait.cause)
                 yield wait
 
-    def _lost(self, observation: Observation) -> Iterator[Wait]:
+    def _lost_waits(self, observation: Observation) -> Iterator[Wait]:
         """Yield PostgreSQL if it has removed WAL that the slot needs, in addition to any other wait."""
         if observation.wal_status == "lost":
             self._lost_since = self._lost_since or observation.now
@@ -226,7 +226,7 @@ class Judge:
         else:
             self._lost_since = 0.0
 
-    def _asked(self, observation: Observation) -> Iterator[Wait]:
+    def _service_waits(self, observation: Observation) -> Iterator[Wait]:
         """Yield the service that the main thread calls and can't continue without."""
         names, since = self.names, self._since(observation.activity_since, observation.answered_at)
         reason = (
@@ -275,13 +275,17 @@ class Judge:
                 )
                 yield Wait("transactions", names.postgresql, "read", since, condition, because, hint=hint)
 
-    def _kafka(self, observation: Observation) -> Iterator[Wait]:
+    def _kafka_waits(self, observation: Observation) -> Iterator[Wait]:
         """Yield Kafka while messages are in flight that it does not acknowledge."""
         # While deliveries are not processed, the number in flight is unknown.
         begun = observation.oldest_since or (
             observation.activity_since if observation.activity == "settling" else 0.0
         )
-        if not observation.in_flight or not begun or observation.now - observation.settled_at > _TOLD_SECONDS:
+        if (
+            not observation.in_flight
+            or not begun
+            or observation.now - observation.settled_at > _REPORTED_SECONDS
+        ):
             return
         since = self._since(self._moved["durable"], begun + self.names.linger)
         because, hint = f": {observation.outage}" if observation.outage else "", ""
@@ -298,16 +302,16 @@ class Judge:
             is_explained=bool(because),
         )
 
-    def _disk(self, observation: Observation) -> Iterator[Wait]:
+    def _disk_waits(self, observation: Observation) -> Iterator[Wait]:
         names, condition = self.names, "has written nothing to its disk"
         if observation.activity in ("disk", "state"):
             where = names.state if observation.activity == "state" else names.recording
             yield Wait("disk", where, "", self._since(observation.activity_since), condition)
         # While deliveries are not processed, it is unknown what the disk has by now.
-        elif observation.ledger_since and observation.now - observation.settled_at <= _TOLD_SECONDS:
+        elif observation.ledger_since and observation.now - observation.settled_at <= _REPORTED_SECONDS:
             yield Wait("disk", names.recording, "", self._since(observation.ledger_since), condition)
 
-    def _relay(self, observation: Observation) -> Iterator[Wait]:
+    def _relay_waits(self, observation: Observation) -> Iterator[Wait]:
         """Yield the relay itself if its main thread neither computes nor reports what it waits for."""
         if observation.activity not in ("work", "produce") or self._computes(observation):
             return
@@ -320,7 +324,7 @@ class Judge:
             return False
         return observation.cpu - first.cpu > _COMPUTES * (observation.now - first.now)
 
-    def _asking(self, observation: Observation) -> Iterator[Wait]:
+    def _unanswered_waits(self, observation: Observation) -> Iterator[Wait]:
         """Yield PostgreSQL while it has not answered a query, and has sent nothing else either."""
         if (
             observation.asking_since
@@ -331,11 +335,13 @@ class Judge:
             yield Wait("postgresql", self.names.postgresql, "read", since, "has not answered", "", patience)
 
     def _is_unanswered(self, observation: Observation) -> bool:
-        return any(observation.now - wait.since >= wait.patience for wait in self._asking(observation))
+        return any(
+            observation.now - wait.since >= wait.patience for wait in self._unanswered_waits(observation)
+        )
 
-    def _postgresql(self, observation: Observation) -> Iterator[Wait]:
+    def _postgresql_waits(self, observation: Observation) -> Iterator[Wait]:
         server = self.names.postgresql
-        yield from self._asking(observation)
+        yield from self._unanswered_waits(observation)
         if observation.activity in ("copy", "scan"):
             since = self._since(self._moved["rows"], observation.activity_since)
             condition = f"has sent no row of {observation.detail.removeprefix('snapshot of ')}"
@@ -345,7 +351,7 @@ class Judge:
             patience = math.inf if is_filtered else STALLED_SECONDS
             yield Wait("postgresql", server, "read", since, condition, because, patience)
         # Before unsent WAL: the observations of unsent WAL start again whenever the server writes more.
-        yield from self._called(observation)
+        yield from self._walsender_waits(observation)
         if (
             observation.activity == "read"
             and observation.server_waits_for != ""
@@ -363,7 +369,7 @@ class Judge:
                 hint = _MISSING_STANDBY if observation.server_waits_for == _STANDBYS else ""
                 yield Wait("postgresql", server, "read", since, "has sent nothing", unread, hint=hint)
 
-    def _called(self, observation: Observation) -> Iterator[Wait]:
+    def _walsender_waits(self, observation: Observation) -> Iterator[Wait]:
         """Yield PostgreSQL while its walsender has not answered; one that decodes may answer later."""
         if observation.activity != "read" or observation.called_at <= observation.heard_at:
             return
@@ -408,7 +414,7 @@ class Judge:
 
     def _starting(self, observation: Observation) -> RelayVerdict:
         seconds = observation.now - self._since(observation.activity_since)
-        for_time = f", for {duration(seconds)}" if seconds >= _TOLD_SECONDS else ""
+        for_time = f", for {duration(seconds)}" if seconds >= _REPORTED_SECONDS else ""
         sentence = f"{observation.detail or 'starting'}{for_time}"
         return self._verdict(observation, condition="starting", sentence=sentence, seconds=round(seconds, 1))
 
@@ -487,7 +493,7 @@ class Judge:
         return (
             many
             and bool(observation.oldest_since)
-            and observation.now - observation.oldest_since >= _TOLD_SECONDS + self.names.linger
+            and observation.now - observation.oldest_since >= _REPORTED_SECONDS + self.names.linger
         )
 
     def _slow(self, observation: Observation, stage: str) -> tuple[Cause, str, str]:
@@ -499,7 +505,7 @@ class Judge:
             return "postgresql", names.postgresql, decodes
         if stage == "acknowledge":
             waits = observation.now - observation.oldest_since if observation.oldest_since else 0.0
-            late = f", which takes {duration(waits)} to acknowledge" if waits >= _SPOKEN_SECONDS else ""
+            late = f", which takes {duration(waits)} to acknowledge" if waits >= _MENTIONED_SECONDS else ""
             return "kafka", names.sink, names.sink + late
         if stage == "":
             return "disk", names.recording, f"the disk of {names.recording}"
@@ -524,7 +530,7 @@ class Judge:
         )
 
     def _woke(self, observation: Observation) -> str:
-        if not self._slept or observation.now - self._awake_since > _GAP_TOLD_SECONDS:
+        if not self._slept or observation.now - self._awake_since > _GAP_REPORTED_SECONDS:
             return ""
         return f"the relay itself did not run for {duration(self._slept)}; "
 

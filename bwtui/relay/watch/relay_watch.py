@@ -66,12 +66,12 @@ class RelayWatch:
         """Return the current verdict, and the share of time spent in each stage."""
         with self._lock:
             self._judge.names = self._names()
-            verdict = self._judge.look(self._seen())
+            verdict = self._judge.judge(self._observe())
             self._keep(verdict)
             self._log_proof()
             return verdict, self._judge.busy
 
-    def _seen(self) -> Observation:
+    def _observe(self) -> Observation:
         report, sampler = self._report, self._lag
         lag, asking, now = sampler.lag, sampler.asking, time.monotonic()
         activity, since = report.account.current

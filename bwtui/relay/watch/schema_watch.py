@@ -42,7 +42,7 @@ class SchemaWatch:
         self._first = {number: first for number, first in self._first.items() if number in numbers}
         if new_ones:
             used = [(table, number) for table, number in used if number not in self._first]
-        wrong = {number: says for number in {n for _, n in used} if (says := self._wrong(number))}
+        wrong = {number: problem for number in {n for _, n in used} if (problem := self._wrong(number))}
         if wrong:
             raise _refused([(table, number, wrong[number]) for table, number in used if number in wrong])
 
@@ -76,12 +76,12 @@ def _form(text: str) -> str:
 
 
 def _refused(wrong: list[tuple[str, int, str]]) -> ServiceRefused:
-    table, number, says = wrong[0]
+    table, number, problem = wrong[0]
     tables = list(dict.fromkeys(name for name, _, _ in wrong))
-    others = f" and {len(tables) - 1} other tables" if len(tables) > 1 else ""
+    more_tables = f" and {len(tables) - 1} other tables" if len(tables) > 1 else ""
     more = f" … and {len(tables) - _NAMED} more" if len(tables) > _NAMED else ""
     return ServiceRefused(
-        f"schema id {number} of table {table}{others} {says}: consumers would misread the rows",
+        f"schema id {number} of table {table}{more_tables} {problem}: consumers would misread the rows",
         "restore the registry with its former ids; or start the relay again, which registers "
         "its schemas again, and send the rows again, because consumers can't decode the "
         f"earlier ones: bwtui snapshot {shlex.join(tables[:_NAMED])}{more}",

@@ -177,12 +177,12 @@ class TopicWatch:
             if self._recorded != before:
                 self._remember()
 
-    def ensure(self, wanted: Mapping[str, bool]) -> None:
-        """Create the topics in ``wanted`` that are missing; the value says whether a topic is keyed.
+    def ensure(self, topics: Mapping[str, bool]) -> None:
+        """Create the topics in ``topics`` that are missing; the value says whether a topic is keyed.
 
         A broker that creates topics on demand would let their rows expire. Raises BwtuiError, OSError.
         """
-        self.take(self._service.ensure_topics(wanted))
+        self.take(self._service.ensure_topics(topics))
 
     def _take_cluster(self, cluster: str) -> None:
         """Start from scratch if this is a different Kafka cluster: nothing is known of its topics."""
@@ -233,19 +233,19 @@ class TopicWatch:
                 return
 
     @staticmethod
-    def _try(what: str, look: Callable[[], None]) -> str:
-        """Call ``look``; return why it failed, or ""."""
+    def _try(subject: str, check: Callable[[], None]) -> str:
+        """Call ``check``; return why it failed, or ""."""
         try:
-            look()
+            check()
         except ServiceRefused:
             raise
         except (BwtuiError, OSError) as error:
             # The code that needs an unavailable service reports it.
-            _log.info("the %s were not checked: %s", what, error, extra=event("topics_unseen"))
+            _log.info("the %s were not checked: %s", subject, error, extra=event("topics_unseen"))
             return " ".join(str(error).split())
         except Exception as error:
             # An unexpected exception must not end the watch.
-            _log.warning("the %s were not checked", what, exc_info=True, extra=event("topics_unseen"))
+            _log.warning("the %s were not checked", subject, exc_info=True, extra=event("topics_unseen"))
             return type(error).__name__
         return ""
 
@@ -335,9 +335,9 @@ class TopicWatch:
                 hint = f"run '{command}': the relay then compares the table and sends what differs"
                 self._report_change(table, message, hint)
 
-    def _report_change(self, table: str, says: str, hint: str) -> None:
-        _log.warning("%s", says, extra=event("topic_changed", table=table, hint=hint))
-        self._report.error("topic", RefusedError(says, hint), table)
+    def _report_change(self, table: str, message: str, hint: str) -> None:
+        _log.warning("%s", message, extra=event("topic_changed", table=table, hint=hint))
+        self._report.error("topic", RefusedError(message, hint), table)
 
 
 def _snapshot(table: str) -> str:

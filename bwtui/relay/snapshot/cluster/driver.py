@@ -64,11 +64,11 @@ def _run(master: str, end: BlockingChannel) -> None:
             )
         host, port = conf.get("spark.driver.host") or "", int(conf.get("spark.bwtui.port") or 0)
         end.send(SparkReady(host, port, _parallelism(context)))
-        telling = threading.Lock()
+        send_lock = threading.Lock()
         while True:
             job: TaskRequest = end.receive()
             name = f"job {job.number}"
-            threading.Thread(target=_job, args=(context, job, end, telling), name=name, daemon=True).start()
+            threading.Thread(target=_job, args=(context, job, end, send_lock), name=name, daemon=True).start()
 
 
 def _parallelism(context: SparkContext) -> int:
@@ -85,7 +85,7 @@ def _parallelism(context: SparkContext) -> int:
     return count
 
 
-def _job(context: SparkContext, job: TaskRequest, end: BlockingChannel, telling: threading.Lock) -> None:
+def _job(context: SparkContext, job: TaskRequest, end: BlockingChannel, send_lock: threading.Lock) -> None:
     fault = None
     try:
         with plain_errors():
@@ -94,7 +94,7 @@ def _job(context: SparkContext, job: TaskRequest, end: BlockingChannel, telling:
         fault = SerializedError.of(error)
     except BaseException as error:
         fault = SerializedError.of(crash(error))
-    with contextlib.suppress(OSError), telling:
+    with contextlib.suppress(OSError), send_lock:
         end.send(TaskEnded(job.number, fault))
 
 

@@ -90,7 +90,7 @@ class SparkWorkerPool:
                     f"Spark can't be started: {error.strerror}", "free memory on this machine"
                 ) from error
         until = time.monotonic() + _OPEN_SECONDS
-        while not (messages := self._end.words()):
+        while not (messages := self._end.messages()):
             if time.monotonic() > until:
                 raise ConnectionFailed(
                     f"Spark has not started within {_OPEN_SECONDS:.0f} s",
@@ -132,9 +132,9 @@ class SparkWorkerPool:
     def look(self) -> None:
         """Handle Spark's reports about tasks, and report rejected connections."""
         assert self._door is not None and self._end is not None
-        for message in self._end.words():
+        for message in self._end.messages():
             if isinstance(message, TaskEnded):
-                self._members[message.number].task_is_over(message.fault)
+                self._members[message.number].note_task_ended(message.fault)
         if self._end.is_over:
             error = ConnectionFailed(
                 "Spark's process has ended: workers whose connections are closed count as ended",
@@ -145,7 +145,7 @@ class SparkWorkerPool:
                 self._report.error("worker", error)
             end_fault = SerializedError.of(error)
             for member in self._members.values():
-                member.task_is_over(end_fault)
+                member.note_task_ended(end_fault)
         while self._door.refusals:
             why = self._door.refusals.popleft()
             hint = (
@@ -153,10 +153,10 @@ class SparkWorkerPool:
                 "and no rows"
             )
             self._report.error("worker", RefusedError(why, hint))
-        if any(member.is_here for member in self._members.values()):
+        if any(member.is_connected for member in self._members.values()):
             self._connected_at = time.monotonic()
         for member in self._members.values():
-            member.look_at_clock(self._connected_at)
+            member.check_timeout(self._connected_at)
 
     def end(self, pulse: Callable[[float], None]) -> None:
         """Let Spark end in order, once no worker is left. Raises the errors of ``pulse(seconds)``."""
@@ -234,7 +234,7 @@ class SparkWorkerHandle(WorkerHandle):
         return beats
 
     def kill(self) -> str:
-        """End the worker, if it has not ended; `is_gone` returns whether that is known."""
+        """End the worker, if it has not ended; `has_ended` returns whether that is known."""
         self._is_dismissed = True
         self._withdraw()
         self.end.close()
@@ -244,7 +244,7 @@ class SparkWorkerHandle(WorkerHandle):
         return f"was killed by signal {-self._exit_code}" if self._exit_code < 0 else "ended"
 
     @property
-    def is_gone(self) -> bool:
+    def has_ended(self) -> bool:
         """True if it has ended for sure, or never began."""
         self._look()
         if self._is_dismissed and self._tunnel is None:
@@ -262,9 +262,9 @@ class SparkWorkerHandle(WorkerHandle):
     @property
     def is_cut_off(self) -> bool:
         """True if its end will never be reported."""
-        return self._tunnel is not None and self._tunnel.is_broken and not self.is_gone
+        return self._tunnel is not None and self._tunnel.is_broken and not self.has_ended
 
-    def awaited(self) -> ConnectionFailed:
+    def awaited_end_error(self) -> ConnectionFailed:
         """Return what to report while the relay waits for its end, and how to end that."""
         if (tunnel := self._tunnel) is not None and tunnel.is_closed:
             return ConnectionFailed(
@@ -283,18 +283,18 @@ class SparkWorkerHandle(WorkerHandle):
     # -- Spark -----------------------------------------------------------------------------------------------
 
     @property
-    def is_here(self) -> bool:
+    def is_connected(self) -> bool:
         """True if it is connected, and its connection works."""
         return self._tunnel is not None and not self._tunnel.is_over and not self._is_dismissed
 
-    def task_is_over(self, fault: SerializedError | None) -> None:
+    def note_task_ended(self, fault: SerializedError | None) -> None:
         """Handle Spark's report that its task has ended, or is lost."""
         self._is_over = True
         self._fault = self._fault or fault
         if fault is not None and self._tunnel is None:
             self._fail(fault)
 
-    def look_at_clock(self, somebody_at: float) -> None:
+    def check_timeout(self, somebody_at: float) -> None:
         """Give it up if it has waited too long; ``somebody_at`` is when any worker last had a core."""
         if time.monotonic() - max(self._called_at, somebody_at) > _NO_CORE_SECONDS:
             reason = f"the Spark cluster assigned no core to the worker within {_NO_CORE_SECONDS:.0f} s"
@@ -310,7 +310,7 @@ class SparkWorkerHandle(WorkerHandle):
     def _fail(self, fault: SerializedError) -> None:
         if not self._has_failed and not self._is_dismissed:
             self._has_failed = True
-            self.words.append(WorkerFailed(fault, at_start=True))
+            self.messages.append(WorkerFailed(fault, at_start=True))
 
     # -- its connection, in a thread of the listener ---------------------------------------------------------
 

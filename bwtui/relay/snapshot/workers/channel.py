@@ -9,8 +9,8 @@ _LENGTH = struct.Struct("<Q")
 _READ_BYTES = 1 << 18
 
 
-def _framed(word: Any) -> bytes:
-    data = pickle.dumps(word, protocol=5)
+def _framed(message: Any) -> bytes:
+    data = pickle.dumps(message, protocol=5)
     return _LENGTH.pack(len(data)) + data
 
 
@@ -21,9 +21,9 @@ class BlockingChannel:
         self._connection = connection
         self._reader = connection.makefile("rb")
 
-    def send(self, word: Any) -> None:
+    def send(self, message: Any) -> None:
         """Send a message. Raises OSError if the other end is gone."""
-        self._connection.sendall(_framed(word))
+        self._connection.sendall(_framed(message))
 
     def receive(self) -> Any:
         """Return the next message. Raises EOFError if no more will arrive."""
@@ -52,7 +52,7 @@ class NonBlockingChannel:
         """Return the descriptor, for a selector."""
         return self._connection.fileno()
 
-    def words(self) -> list[Any]:
+    def messages(self) -> list[Any]:
         """Return the messages that have arrived."""
         while not self.is_over:
             try:
@@ -63,21 +63,21 @@ class NonBlockingChannel:
                 data = b""
             self._in += data
             self.is_over = not data
-        found = []
+        messages_read = []
         begin = 0
         while len(self._in) - begin >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._in, begin)
             end = begin + _LENGTH.size + length
             if len(self._in) < end:
                 break
-            found.append(pickle.loads(bytes(self._in[begin + _LENGTH.size : end])))
+            messages_read.append(pickle.loads(bytes(self._in[begin + _LENGTH.size : end])))
             begin = end
         del self._in[:begin]
-        return found
+        return messages_read
 
-    def send(self, word: Any) -> None:
+    def send(self, message: Any) -> None:
         """Send a message, now or with a later `flush`."""
-        self._out += _framed(word)
+        self._out += _framed(message)
         self.flush()
 
     def flush(self) -> None:

@@ -22,7 +22,7 @@ A = TypeVar("A", bound=Answer)
 
 
 class EngineChannel:
-    """The channel; the worker's main thread calls `ask`, any thread `tell`."""
+    """The channel; the worker's main thread calls `ask`, any thread `send`."""
 
     def __init__(self, end: BlockingChannel, beat: Callable[[], Heartbeat]) -> None:
         """``beat`` returns the worker's progress; any thread may call it."""
@@ -38,17 +38,17 @@ class EngineChannel:
         for work, name in ((self._listen, "engine messages"), (self._beat_on, "beats")):
             threading.Thread(target=work, name=name, daemon=True).start()
 
-    def tell(self, word: object) -> None:
+    def send(self, message: object) -> None:
         """Send a message that needs no answer."""
         try:
             with self._sending:
-                self._end.send(word)
+                self._end.send(message)
         except OSError:
             os._exit(1)
 
-    def ask(self, word: object, kind: type[A]) -> A:
+    def ask(self, message: object, kind: type[A]) -> A:
         """Send a message, and wait for its answer."""
-        self.tell(word)
+        self.send(message)
         answer = self._answers.get()
         assert isinstance(answer, kind), answer
         return answer
@@ -61,11 +61,11 @@ class EngineChannel:
     def _listen(self) -> None:
         try:
             while True:
-                word = self._end.receive()
-                if isinstance(word, HeartbeatReply):
+                message = self._end.receive()
+                if isinstance(message, HeartbeatReply):
                     self._heard_at, self._is_answered = time.monotonic(), True
                 else:
-                    self._answers.put(word)
+                    self._answers.put(message)
         except (EOFError, OSError):
             # The engine, which knows what is in flight, has ended, or is ending this worker.
             os._exit(1)
@@ -75,4 +75,4 @@ class EngineChannel:
             time.sleep(BEAT_SECONDS)
             if self._is_answered:
                 self._is_answered = False
-                self.tell(self._beat())
+                self.send(self._beat())

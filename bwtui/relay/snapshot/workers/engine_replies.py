@@ -61,26 +61,26 @@ class EngineReplies:
         """Return the engine's route of ``table``."""
         return self.routes[self.plan_of(table)]
 
-    def answer(self, member: WorkerHandle, word: Any) -> None:
+    def answer(self, member: WorkerHandle, message: Any) -> None:
         """Answer one message. Raises BwtuiError, and StopRequested while waiting."""
-        match word:
+        match message:
             case BatchToRecord():
-                member.end.send(BatchRecorded(self._write(member, word)))
+                member.end.send(BatchRecorded(self._write(member, message)))
             case DeliveryReceipts():
-                self._settle(member, word)
+                self._settle(member, message)
             case RowNumbersRequest():
-                before = self.numbered.get(word.table, 0)
-                self.numbered[word.table] = before + _NUMBERS
+                before = self.numbered.get(message.table, 0)
+                self.numbered[message.table] = before + _NUMBERS
                 member.end.send(RowNumberRange(before, before + _NUMBERS))
             case WiderSchemaRequest():
-                member.end.send(self._widen(member, word.plan))
+                member.end.send(self._widen(member, message.plan))
             case DeadLetterMessage():
-                self._keep(member, word)
+                self._keep(member, message)
                 member.end.send(DeadLetterStored())
             case ErrorReported():
-                self._report_error(word)
+                self._report_error(message)
             case DependencyRecovered():
-                self._context.report.recovered(word.dependency)
+                self._context.report.recovered(message.dependency)
 
     # -- the recording ---------------------------------------------------------------------------------------
 
@@ -129,7 +129,7 @@ class EngineReplies:
         newest = self._newest[relation.oid]
         if newest == plan:
             newest = self._without_room.get(relation.oid) or self._make_wider(relation)
-        member.known_plans.add(newest)
+        member.sent_plans.add(newest)
         return WiderRoute(newest, RouteDescription.of(self.routes[newest]))
 
     def _make_wider(self, relation: Relation) -> int:
@@ -141,20 +141,20 @@ class EngineReplies:
         by_oid[relation.oid] = number
         return number
 
-    def _keep(self, member: WorkerHandle, word: DeadLetterMessage) -> None:
+    def _keep(self, member: WorkerHandle, message: DeadLetterMessage) -> None:
         """Store a dead letter, unless it was stored when the range was read before."""
-        letter, task = word.letter, member.task
+        letter, task = message.letter, member.task
         assert task is not None
         counters = self._context.report.table(letter["table"])
         # All fields except the time and the row's number, which differ when the range is read again.
         content = {key: value for key, value in letter.items() if key not in ("time", "ordinal")}
         digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).digest()
-        count = task.met[digest] = task.met.get(digest, 0) + 1
-        if count <= task.kept.get(digest, 0):
+        count = task.letters_seen[digest] = task.letters_seen.get(digest, 0) + 1
+        if count <= task.stored_letters.get(digest, 0):
             return
-        task.kept[digest] = count
+        task.stored_letters[digest] = count
         counters.errors += 1
-        error = RowError(letter["error"], word.hint)
+        error = RowError(letter["error"], message.hint)
         self._context.report.error("row", error, letter["table"])
         try:
             with self._context.report.account.during("state"):

@@ -81,7 +81,7 @@ class PieceCopier(SnapshotCopier):
         """
         locked = lock_at_once(connection, [piece.table for piece in pieces])
         if locked is not None:
-            self._line.tell(UnitLocked(locked.relation.qualified_name))
+            self._line.send(UnitLocked(locked.relation.qualified_name))
             return
         for piece in pieces:
             self._plan = piece.plan
@@ -193,7 +193,7 @@ class WorkerRecorder:
     def settled(self, receipts: list[Receipt]) -> None:
         """Send the places of messages to the engine."""
         places = [(r.batch, r.section, r.partitions, r.offsets) for r in receipts]
-        self._line.tell(DeliveryReceipts(places))
+        self._line.send(DeliveryReceipts(places))
 
     def given_up(self, receipts: list[Receipt]) -> None:
         """Do nothing: the engine does this when it ends the worker."""
@@ -228,7 +228,7 @@ class WorkerSamples(Samples):
 
     def taken(self) -> list[tuple[int, Sequence[Field], int]]:
         """Return the samples since the last call; any thread may call it."""
-        found = []
+        samples = []
         while self._taken:
-            found.append(self._taken.popleft())
-        return found
+            samples.append(self._taken.popleft())
+        return samples

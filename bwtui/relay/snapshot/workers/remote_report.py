@@ -33,7 +33,7 @@ class RemoteReport(RunState):
         if kind == "row" and self._keeps_rows:
             self.hint = error.hint
         elif self.line is not None:
-            self.line.tell(ErrorReported(kind, SerializedError.of(error), table, dependency))
+            self.line.send(ErrorReported(kind, SerializedError.of(error), table, dependency))
 
     def outage(self, sentence: str | None, service: str = "Kafka") -> None:
         """Do nothing: heartbeats report outages, and the engine combines those of its workers."""
@@ -41,7 +41,7 @@ class RemoteReport(RunState):
     def recovered(self, dependency: str) -> None:
         """Report to the engine that a dependency works again."""
         if self.line is not None:
-            self.line.tell(DependencyRecovered(dependency))
+            self.line.send(DependencyRecovered(dependency))
 
 
 class RemoteDeadLetters(DeadLetterWriter):

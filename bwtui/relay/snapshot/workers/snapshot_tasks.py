@@ -29,9 +29,9 @@ class SnapshotTask:
     #: How often a worker was lost while it read this task.
     losses: int = 0
     #: Dead letters stored for it, by digest: when it is read again, each is stored only once.
-    kept: dict[bytes, int] = field(default_factory=dict)
+    stored_letters: dict[bytes, int] = field(default_factory=dict)
     #: Dead letters met since it was last started.
-    met: dict[bytes, int] = field(default_factory=dict)
+    letters_seen: dict[bytes, int] = field(default_factory=dict)
 
     @property
     def names(self) -> list[str]:

@@ -87,7 +87,7 @@ class Worker:
         except Exception as error:
             failed = _plain(error)
         in_session = connection is not None and bool(connection.closed)
-        self._line.tell(
+        self._line.send(
             WorkerFailed(SerializedError.of(failed), at_start=connection is None, in_session=in_session)
         )
         threading.Event().wait()

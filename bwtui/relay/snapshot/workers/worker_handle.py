@@ -37,13 +37,13 @@ class WorkerHandle:
         self.is_idle = False
         self.beat: Heartbeat | None = None
         self.progress: dict[str, TableProgress] = {}
-        self.known_plans: set[int] = set()
+        self.sent_plans: set[int] = set()
         #: Messages that are not answered yet.
-        self.words: deque[Any] = deque()
+        self.messages: deque[Any] = deque()
         #: Receipts of recorded messages in flight, by batch and section.
         self.receipts: dict[tuple[int, int], Receipt] = {}
         self._silent = 0.0
-        self._looked_at = time.monotonic()
+        self._polled_at = time.monotonic()
 
     @property
     def name(self) -> str:
@@ -58,10 +58,10 @@ class WorkerHandle:
     @property
     def is_lost(self) -> bool:
         """True if it has disconnected, and all its messages were answered."""
-        return self.end.is_over and not self.words
+        return self.end.is_over and not self.messages
 
     @property
-    def is_gone(self) -> bool:
+    def has_ended(self) -> bool:
         """True if it is known to have ended, after it was killed."""
         raise NotImplementedError
 
@@ -70,11 +70,11 @@ class WorkerHandle:
         """True if its end will never be known."""
         return False
 
-    def awaited(self) -> ConnectionFailed:
+    def awaited_end_error(self) -> ConnectionFailed:
         """Return what to report while the relay waits for its end, and how to end that."""
         raise NotImplementedError
 
-    def unknown_end(self) -> ConnectionFailed:
+    def unknown_end_error(self) -> ConnectionFailed:
         """Return what to report if the relay does not wait for its end any longer."""
         return ConnectionFailed(
             f"a snapshot worker ({self.name}) was lost and may still send rows",
@@ -89,16 +89,16 @@ class WorkerHandle:
     def look(self) -> list[Heartbeat]:
         """Take the messages that it has sent; return the heartbeats among them."""
         now = time.monotonic()
-        self._silent += min(now - self._looked_at, _MOST_SILENT_SECONDS)
-        self._looked_at = now
-        words = self.end.words()
-        if words:
+        self._silent += min(now - self._polled_at, _MOST_SILENT_SECONDS)
+        self._polled_at = now
+        messages = self.end.messages()
+        if messages:
             self._silent = 0.0
-        self.words += (word for word in words if not isinstance(word, Heartbeat))
+        self.messages += (message for message in messages if not isinstance(message, Heartbeat))
         self.end.flush()
-        return [word for word in words if isinstance(word, Heartbeat)]
+        return [message for message in messages if isinstance(message, Heartbeat)]
 
-    def go_on(self) -> None:
+    def answer_heartbeat(self) -> None:
         """Answer its heartbeat: the snapshot is still ours."""
         self.end.send(HeartbeatReply())
 
@@ -127,13 +127,13 @@ class LocalWorkerHandle(WorkerHandle):
         self.pid = self._process.pid
 
     @property
-    def is_gone(self) -> bool:
+    def has_ended(self) -> bool:
         return self._process.poll() is not None
 
-    def awaited(self) -> ConnectionFailed:
+    def awaited_end_error(self) -> ConnectionFailed:
         return self._not_ended(", so the stream can't start yet")
 
-    def unknown_end(self) -> ConnectionFailed:
+    def unknown_end_error(self) -> ConnectionFailed:
         return self._not_ended("")
 
     def _not_ended(self, so: str) -> ConnectionFailed:

@@ -83,7 +83,7 @@ class WorkerPool:
         #: The worker of each unanswered heartbeat.
         self._unanswered: list[WorkerHandle] = []
         #: Dismissed workers not known to have ended: one on a different machine may still send.
-        self._seeing_off = WorkerReaper(context.report, pulse)
+        self._reaper = WorkerReaper(context.report, pulse)
         #: Number of unfinished tasks of each table.
         self._unfinished_tasks: dict[str, int] = {}
         for task in tasks:
@@ -104,15 +104,15 @@ class WorkerPool:
             while self._members and (self._waiting or any(member.task for member in self._members)):
                 self._wait()
                 self._pulse(0)
-                self._seeing_off.look()
+                self._reaper.check()
                 for member in list(self._members):
                     self._handle_messages(member)
         except BaseException as error:
             self._dismiss_all()
-            self._seeing_off.leave_alone(error)
+            self._reaper.report_running(error)
             raise
         self._dismiss_all()
-        self._seeing_off.wait()
+        self._reaper.wait()
         return [*self._unreadable, *self._waiting]
 
     # -- polled while the engine waits -----------------------------------------------------------------------
@@ -128,7 +128,7 @@ class WorkerPool:
             # no more.
             for member in self._unanswered:
                 if member in self._members:
-                    member.go_on()
+                    member.answer_heartbeat()
             self._unanswered.clear()
         self._report_workers()
 
@@ -174,7 +174,7 @@ class WorkerPool:
 
     def _wait(self) -> None:
         """Wait until a message from a worker arrives."""
-        if any(member.words for member in self._members):
+        if any(member.messages for member in self._members):
             return
         with selectors.DefaultSelector() as selector:
             for member in self._members:
@@ -184,8 +184,8 @@ class WorkerPool:
 
     def _handle_messages(self, member: WorkerHandle) -> None:
         """Handle a worker's messages, and check whether it is still there."""
-        while member.words:
-            self._handle(member, member.words.popleft())
+        while member.messages:
+            self._handle(member, member.messages.popleft())
             if member not in self._members:
                 return
         if member.is_lost:
@@ -195,24 +195,24 @@ class WorkerPool:
         elif member.is_idle and self._waiting:
             self._assign(member)
 
-    def _handle(self, member: WorkerHandle, word: Any) -> None:
-        match word:
+    def _handle(self, member: WorkerHandle, message: Any) -> None:
+        match message:
             case UnitRequest():
-                self._take(member, word.beat)
+                self._take(member, message.beat)
                 self._finish(member)
                 member.is_idle = True
                 self._describe()
             case UnitLocked():
-                self._leave_over(member, word.table)
-            case WorkerFailed() if word.at_start:
+                self._leave_over(member, message.table)
+            case WorkerFailed() if message.at_start:
                 self._dismiss(member)
-                self._do_without(word.fault.error, place=f" on {member.host}" if member.host else "")
-            case WorkerFailed() if word.in_session:
+                self._do_without(message.fault.error, place=f" on {member.host}" if member.host else "")
+            case WorkerFailed() if message.in_session:
                 self._lose(member, "lost its session with PostgreSQL")
             case WorkerFailed():
-                raise word.fault.error
+                raise message.fault.error
             case _:
-                self.answers.answer(member, word)
+                self.answers.answer(member, message)
 
     def _finish(self, member: WorkerHandle) -> None:
         task, member.task = member.task, None
@@ -225,11 +225,11 @@ class WorkerPool:
     def _assign(self, member: WorkerHandle) -> None:
         task = self._waiting.popleft()
         member.task, member.is_idle, member.progress = task, False, {}
-        task.met.clear()
+        task.letters_seen.clear()
         pieces = [Piece(table, self.answers.plan_of(table)) for table in task.tables]
-        new = {piece.plan for piece in pieces} - member.known_plans
+        new = {piece.plan for piece in pieces} - member.sent_plans
         plans = {number: RouteDescription.of(self.answers.routes[number]) for number in new}
-        member.known_plans |= new
+        member.sent_plans |= new
         for table in task.tables:
             self._begin_table(table)
         member.end.send(WorkUnit(task.number, pieces, plans))
@@ -281,7 +281,7 @@ class WorkerPool:
         for name, done in member.progress.items():
             self._report.table(name).snapshot_rows -= done.rows
         how = self._dismiss(member)
-        self._seeing_off.look()
+        self._reaper.check()
         process = f"a snapshot worker ({member.name}) {why or how}"
         if task is not None:
             self._read_again(task, process)
@@ -329,8 +329,8 @@ class WorkerPool:
         how = member.kill()
         if is_busy and self._context.late is not None:
             self._context.late.expect()
-        if not member.is_gone:
-            self._seeing_off.add(member)
+        if not member.has_ended:
+            self._reaper.add(member)
         if member.beat is not None and not member.host:
             self._report.workers_cpu_seconds += member.beat.cpu_seconds
         self.answers.give_up(member)

@@ -26,35 +26,35 @@ class WorkerReaper:
         """Add a worker that was killed."""
         self._leaving.append(member)
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Raise ConnectionFailed if it will never be known whether one of them has ended."""
         for member in self._still_running():
             if member.is_cut_off:
-                raise member.unknown_end()
+                raise member.unknown_end_error()
 
     def wait(self) -> None:
         """Wait until each is known to have ended.
 
-        Raises the errors of `look` and ``pulse``; before that, workers that may still run are reported.
+        Raises the errors of `check` and ``pulse``; before that, workers that may still run are reported.
         """
         try:
             self._wait()
         except BaseException as error:
-            self.leave_alone(error)
+            self.report_running(error)
             raise
 
-    def leave_alone(self, error: BaseException) -> None:
+    def report_running(self, error: BaseException) -> None:
         """Give workers a moment to end, and report those that may still run; ``error`` ends the relay."""
         until = time.monotonic() + _LAST_SECONDS
         while self._still_running() and time.monotonic() < until:
             time.sleep(_LOOK_SECONDS)
         for member in self._leaving:
-            error_of_worker = member.unknown_end()
+            error_of_worker = member.unknown_end_error()
             if str(error_of_worker) != str(error):
                 self._report.error("worker", error_of_worker)
 
     def _still_running(self) -> list[WorkerHandle]:
-        self._leaving = [member for member in self._leaving if not member.is_gone]
+        self._leaving = [member for member in self._leaving if not member.has_ended]
         return self._leaving
 
     def _wait(self) -> None:
@@ -63,9 +63,9 @@ class WorkerReaper:
         while self._still_running():
             names = ", ".join(member.name for member in self._leaving)
             self._report.detail = f"waiting for confirmation that {names} has ended"
-            self.look()
+            self.check()
             if time.monotonic() > report_at:
                 report_at = float("inf")
                 for member in self._leaving:
-                    self._report.error("worker", member.awaited())
+                    self._report.error("worker", member.awaited_end_error())
             self._pulse(_LOOK_SECONDS)
