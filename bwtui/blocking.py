@@ -125,7 +125,7 @@ def within(seconds: float, call: Callable[[], T]) -> T:
     tasks.put(None)
     threading.Thread(target=_work, args=[tasks], name="bounded call", daemon=True).start()
     if wait([future], seconds).not_done:
-        raise TimeoutError(f"the answer is not whole after {seconds:g} s")
+        raise TimeoutError(f"the response was incomplete after {seconds:g} s")
     return future.result()
 
 

@@ -47,10 +47,10 @@ OTHER_VARIABLES = (
 
 #: The alternative to each option that --exactly-once excludes.
 _WITHOUT = {
-    "heal": "leave one of them out; after 'bwtui slots drop' a lost slot is made anew, with a snapshot",
-    "snapshot-by": "leave it out: the snapshot is one transaction of Kafka's",
-    "snapshot-workers": "leave it out: the snapshot is one transaction of Kafka's, and that of one producer",
-    "spark-master": "leave it out: the snapshot is one transaction of Kafka's, and that of one producer",
+    "heal": "omit one of them; 'bwtui slots drop' lets the next start create the slot and take a snapshot",
+    "snapshot-by": "omit it: the snapshot is one Kafka transaction",
+    "snapshot-workers": "omit it: a single producer sends the snapshot in one Kafka transaction",
+    "spark-master": "omit it: a single producer sends the snapshot in one Kafka transaction",
 }
 
 
@@ -93,13 +93,13 @@ class Config:
         settings = self.merged()
         self.check()
         if len(settings.publication_name.encode()) > 63:
-            too_long = "is too long for the name of a publication"
+            too_long = "is too long for a publication name"
             raise UsageError(
                 f"{self.place('slot')}: {settings.publication_name!r} {too_long}",
-                "give it a name of at most 63 bytes with --publication",
+                "set a name of at most 63 bytes with --publication",
             )
         if settings.on_record_error != "stop" and not (settings.record or settings.record_only):
-            raise UsageError(f"{self.place('on-record-error')} goes with --record", "add --record DIR")
+            raise UsageError(f"{self.place('on-record-error')} requires --record", "add --record DIR")
         return settings
 
     def merged(self) -> RelaySettings:
@@ -122,17 +122,18 @@ class Config:
         if settings.heal and settings.skip_snapshot:
             both = f"{self.place('heal')} and {self.place('skip-snapshot')}"
             raise UsageError(
-                f"{both} exclude each other", "to heal is to send what topics lack; leave one of them out"
+                f"{both} are mutually exclusive",
+                "omit one of them: --heal sends the rows that --skip-snapshot omits",
             )
         self._check_exactly_once(settings)
         if settings.output_format == "json" and (settings.namespace or settings.connect_names):
             place = self.place("namespace" if settings.namespace else "connect-names")
             raise UsageError(
-                f"{place} is for Avro, and JSON messages have no schema", "leave one of both out"
+                f"{place} requires Avro: JSON messages have no schema", "omit it, or set --output-format avro"
             )
         if settings.end_lsn is not None and settings.until_caught_up:
             both = f"{self.place('endpos')} and {self.place('until-caught-up')}"
-            raise UsageError(f"{both} exclude each other", "give the one that you mean")
+            raise UsageError(f"{both} are mutually exclusive", "omit one of them")
 
     def _check_exactly_once(self, settings: RelaySettings) -> None:
         """Reject options that --exactly-once does not support."""
@@ -147,7 +148,8 @@ class Config:
         for name, is_given in others.items():
             if is_given:
                 raise UsageError(
-                    f"{self.place('exactly-once')} does not go with {self.place(name)} yet", _WITHOUT[name]
+                    f"{self.place('exactly-once')} can't be combined with {self.place(name)} yet",
+                    _WITHOUT[name],
                 )
 
 

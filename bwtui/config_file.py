@@ -25,7 +25,7 @@ FILE_NAME = "bwtui.toml"
 _PROFILE_KEY = "profile"
 #: Tables for the screens, which alone know their valid keys (bwtui.tui.choices).
 SCREEN_TABLES = ("keys", "theme")
-_TOML = "mend it at that place: texts stand in quotes, keys before an equals sign, tables in [brackets]"
+_TOML = "fix that line: quote strings, write key = value, and put table names in [brackets]"
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ def read_file(path: Path) -> ConfigFile:
     profiles = data.pop(_PROFILE_KEY, {})
     if not _is_table_of_tables(profiles):
         raise UsageError(
-            f"{path}: 'profile' holds something else than [profile.NAME] tables",
+            f"{path}: 'profile' may contain only [profile.NAME] tables",
             "write [profile.NAME] above the keys of each profile",
         )
     origin = f"./{path}" if not path.is_absolute() else str(path)
@@ -81,7 +81,7 @@ def suggestion(word: str, names: list[str]) -> str:
     close = nearest(word, names)
     if close is not None:
         return f"did you mean {close!r}?"
-    return "known: " + (", ".join(names) or "none")
+    return "valid names: " + (", ".join(names) or "none")
 
 
 def _file_layer(origin: str, data: dict[str, Any]) -> Layer:

@@ -96,7 +96,7 @@ def _told(name: str, lacking: list[str]) -> BwtuiError:
         pip = ["uv", "pip", "install", "--python", sys.executable]
     install = shlex.join([*pip, *(wanted.get(one, one) for one in lacking)])
     return RefusedError(
-        f"this needs {name}, which is not installed here; relay, screens and recordings do without",
+        f"this needs {name}, which is not installed here; relay, screens and recordings work without it",
         f"run: {install}",
     )
 

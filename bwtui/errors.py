@@ -87,7 +87,7 @@ class SlotLost(BwtuiError):
     """The replication slot is missing, was moved, or lost its WAL, or its server lacks what was relayed."""
 
     exit_code = 5
-    #: Whether the stream itself reported it, which holds whatever state the slot has afterwards.
+    #: True if the stream itself reported the loss, which the slot's later state does not undo.
     in_stream = False
 
 

@@ -12,22 +12,22 @@ from bwtui.errors import BwtuiError, StateFailed
 
 #: Hints by the error's number; ``{}`` is the path.
 _REMEDIES = {
-    errno.ENOENT: "check the path; one that is not absolute begins in the working directory",
-    errno.ENOSPC: "free some space on the disk of {}, and start again",
-    errno.EDQUOT: "the user's share of the disk of {} is used up: free some of it, and start again",
-    errno.EFBIG: "files may not grow that large here: see 'ulimit -f' and the file system of {}",
-    errno.EROFS: "{} is on a file system that is mounted read-only: name a place on another",
-    errno.EACCES: "let the user that runs bwtui into every folder of the path, and read and write {} itself",
-    errno.EPERM: "the system forbids it even to the owner of {}: look at its attributes and mount options",
-    errno.EMFILE: "the process has as many files open as it may: raise the limit with 'ulimit -n'",
-    errno.ENFILE: "all processes together have as many files open as they may: raise fs.file-max",
-    errno.ENAMETOOLONG: "give a shorter name: 255 bytes a part, 4,096 for the whole path",
-    errno.EISDIR: "{} is a folder: name a file",
-    errno.ENOTDIR: "a part of the path of {} is a file where a folder is needed: name another",
-    errno.EEXIST: "a file stands where {} would be made: remove it, or name another place",
-    errno.ELOOP: "the symbolic links on the way to {} lead in a circle: mend one of them",
-    errno.EIO: "the disk of {} fails: look at the system's log, and copy what can still be read",
-    errno.ESTALE: "the file server of {} has taken it away: mount it again",
+    errno.ENOENT: "check the path; a relative path starts at the working directory",
+    errno.ENOSPC: "free some space on the disk of {}, then try again",
+    errno.EDQUOT: "the user's disk quota for {} is exhausted: free some space, then try again",
+    errno.EFBIG: "the file exceeds a size limit: check 'ulimit -f' and the limits of the file system of {}",
+    errno.EROFS: "{} is on a read-only file system: choose a path on a writable one",
+    errno.EACCES: "grant the user that runs bwtui access to every folder of the path, and to {} itself",
+    errno.EPERM: "the system denies this even to the owner of {}: check its attributes and mount options",
+    errno.EMFILE: "the process has too many open files: raise the limit with 'ulimit -n'",
+    errno.ENFILE: "the system has too many open files: raise fs.file-max",
+    errno.ENAMETOOLONG: "use a shorter name: at most 255 bytes per component and 4,096 for the path",
+    errno.EISDIR: "{} is a folder: specify a file",
+    errno.ENOTDIR: "a component of the path {} is a file, not a folder: choose a different path",
+    errno.EEXIST: "a file already exists at {}: remove it, or choose a different path",
+    errno.ELOOP: "the symbolic links in the path {} form a loop: fix one of them",
+    errno.EIO: "the disk of {} has I/O errors: check the system's log, and copy what is still readable",
+    errno.ESTALE: "the file server no longer has {}: mount its file system again",
 }
 #: Errors about files even if they name no path.
 _WITHOUT_A_PATH = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE})
@@ -51,7 +51,7 @@ def reason_of(error: OSError) -> str:
 def remedy(error: OSError, name: str = "the file") -> str:
     """Return the hint for ``error``; see `file_failed` for ``name``."""
     name = _path(error) or name
-    usual = "look at {} and its folder with 'ls -la', and at the system's log"
+    usual = "check {} and its folder with 'ls -la', and the system's log"
     return _REMEDIES.get(error.errno or 0, usual).format(name)
 
 
@@ -60,14 +60,12 @@ def unexplained(error: BaseException) -> BwtuiError | None:
     if not isinstance(error, OSError):
         return None
     if error.errno == errno.ENOENT and not _has_working_directory():
-        return BwtuiError(
-            "the working directory was removed", "change into a folder that exists, and start again"
-        )
+        return BwtuiError("the working directory was removed", "change to an existing folder, then try again")
     path = _path(error)
     if error.errno not in (_REMEDIES if path else _WITHOUT_A_PATH) or error.errno == errno.ENOENT:
         # A missing file is one that bwtui should have checked for; other errors may be from a socket.
         return None
-    return file_failed(f"{path} can't be used" if path else "the system refuses a file", error, BwtuiError)
+    return file_failed(f"{path} can't be used" if path else "a file operation failed", error, BwtuiError)
 
 
 def _path(error: OSError) -> str | None:

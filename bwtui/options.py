@@ -76,11 +76,11 @@ class Option:
     fills: str = ""
     #: The table of bwtui.toml, for pairs.
     table: str = ""
-    #: Whether empty text is valid and means none.
+    #: True if empty text is valid and means none.
     optional: bool = False
-    #: Whether it names a file or folder, whose name may be any bytes.
+    #: True if it names a file or folder, whose name may be any bytes.
     is_path: bool = False
-    #: Whether it is for the screens, not for the relay that they show.
+    #: True if it is for the screens, not for the relay that they show.
     of_screens: bool = False
 
     @property
@@ -123,7 +123,7 @@ def parse_switch(text: str) -> bool:
         return True
     if answer in _FALSE:
         return False
-    raise ValueError(f"{text!r} is neither true nor false (say true or false, yes or no, on or off, 1 or 0)")
+    raise ValueError(f"{text!r} is neither true nor false (use true or false, yes or no, on or off, 1 or 0)")
 
 
 def parse_pair(text: str) -> tuple[str, str]:
@@ -133,9 +133,7 @@ def parse_pair(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     key = key.strip()
     if not equals:
-        raise ValueError(
-            "a property is written KEY=VALUE, and there is no '=' in what was given (such as linger.ms=20)"
-        )
+        raise ValueError("a property must have the form KEY=VALUE, but '=' is missing (such as linger.ms=20)")
     check_property(key)
     check_characters(value)
     return key, value.strip()
@@ -159,7 +157,7 @@ def parse(option: Option, text: str) -> Value:
 def _check_choice(choices: tuple[str, ...], text: str) -> None:
     if text not in choices:
         close = nearest(text.lower(), choices)
-        advice = f"did you mean {close}?" if close else f"give {' or '.join(choices)}"
+        advice = f"did you mean {close}?" if close else f"use {' or '.join(choices)}"
         raise ValueError(f"{text!r} is not one of {', '.join(choices)} ({advice})")
 
 
@@ -190,7 +188,7 @@ def _check_registry(text: str) -> None:
 OPTIONS: tuple[Option, ...] = (
     Option(
         "postgres",
-        "Connection string or URI, given to libpq as it is; PG* variables, ~/.pgpass and services work.",
+        "Connection string or URI, passed to libpq unchanged; PG* variables, ~/.pgpass and services work.",
         "d",
         "DSN",
         check=check_connection,
@@ -200,10 +198,15 @@ OPTIONS: tuple[Option, ...] = (
     Option("broker", "Kafka brokers.", "b", "HOST:PORT,…", check=_check_brokers),
     Option("schema-registry", "Schema registry.", "r", "URL", check=_check_registry),
     Option("output-format", "avro or json.", "f", "FORMAT", choices=get_args(OutputFormat)),
-    Option("allow-unkeyed", "Relay tables without a key too, with a null key.", "u", kind="switch"),
+    Option(
+        "allow-unkeyed",
+        "Also relay tables without a key; their messages have a null key.",
+        "u",
+        kind="switch",
+    ),
     Option(
         "topic-prefix",
-        "Put P and a dot before the name of every topic.",
+        "Prefix every topic name with P and a dot.",
         "p",
         "P",
         check=check_topic,
@@ -211,79 +214,77 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "on-error",
-        "A row can't be relayed: 'exit' stops before its transaction, so that it comes again; 'log' "
-        "keeps the row in the dead letters and goes on.",
+        "If a row can't be relayed: 'exit' stops before its transaction, which the next start rereads; 'log' "
+        "writes the row to the dead letters and continues.",
         "e",
         "POLICY",
         choices=get_args(OnError),
     ),
-    Option(
-        "skip-snapshot", "Make the slot without copying what the tables hold already.", "x", kind="switch"
-    ),
+    Option("skip-snapshot", "Create the slot without copying the tables' existing rows.", "x", kind="switch"),
     Option(
         "snapshot-by",
-        "The first snapshot: 'export' copies all tables, after a kill anew, then streams; 'chunks' streams "
-        "at once, puts their rows in beside the changes, and goes on after a kill with what is missing.",
+        "First snapshot: 'export' copies all tables before streaming, and after a crash from scratch; "
+        "'chunks' streams immediately, sends the tables' rows between changes, and resumes after a crash.",
         metavar="HOW",
         choices=get_args(SnapshotBy),
     ),
     Option(
         "snapshot-workers",
-        "So many processes take the first snapshot, each with a session of its own (1 to 32).",
+        "Number of processes that take the first snapshot, each with its own session (1 to 32).",
         metavar="N",
         kind="number",
         check=check_workers,
-        default="one for each core, at most 3, and 1 where tables have less than 128 MiB",
+        default="one per core, at most 3; 1 if the tables have less than 128 MiB",
     ),
     Option(
         "spark-master",
-        "Take the first snapshot on this Spark cluster, by --snapshot-workers tasks (docs/operate.md).",
+        "Take the first snapshot on this Spark cluster, with --snapshot-workers tasks (docs/operate.md).",
         metavar="URL",
         check=check_spark_master,
         optional=True,
     ),
     Option(
         "accept-divergence",
-        "Go on where the server's history lacks what was relayed (an older copy, a standby promoted too "
-        "soon): topics keep what it lacks.",
+        "Continue although the server's history lacks relayed changes (an older copy, a standby promoted too "
+        "soon): topics keep them.",
         kind="switch",
     ),
     Option(
         "accept-settings",
-        "Start though the slot was relayed with another output format, topic prefix, namespace, registry or "
-        "partitioner: rows from before stay as they are, and every table is compared.",
+        "Start although the slot was relayed with a different output format, prefix, namespace, registry or "
+        "partitioner: existing records stay as they are, and every table is compared.",
         kind="switch",
     ),
     Option(
         "heal",
-        "A slot that is lost is made anew: topics are compared with tables, and exactly the keys that "
-        "differ are sent, in place of a new snapshot.",
+        "Recreate a lost slot and compare topics with tables: only keys that differ are sent, in place of "
+        "a new snapshot.",
         kind="switch",
     ),
     Option(
         "exactly-once",
-        "Send in Kafka transactions that hold the position, too: whoever reads with read_committed sees each "
-        "change once, whatever is killed; one process takes the snapshot (docs/exactly-once.md).",
+        "Send rows and the position in Kafka transactions: read_committed consumers see each change exactly "
+        "once, whichever process crashes; one process takes the snapshot (docs/exactly-once.md).",
         kind="switch",
     ),
     Option("commit-rows", "With --exactly-once: commit after N messages.", metavar="N", kind="number"),
     Option(
         "commit-ms",
-        "… or after N milliseconds; after a fifth of them where nothing more is there to send.",
+        "… or after N milliseconds; after a fifth of that if nothing more is waiting to be sent.",
         metavar="N",
         kind="number",
     ),
     Option(
         "failover",
-        "Have standbys take the slot along, from PostgreSQL 17 on, also one that is there already; "
-        "--no-failover leaves any as it is.",
+        "Make the slot, even an existing one, a failover slot, which standbys synchronize (PostgreSQL 17 or "
+        "later); --no-failover leaves the slot unchanged.",
         kind="switch",
-        default="only a slot that bwtui makes, or with several hosts in -d",
+        default="if bwtui creates the slot, or -d names several hosts",
     ),
     Option(
         "wait-for-services",
-        "At the start: wait for PostgreSQL, Kafka and registry where they are away, instead of ending with "
-        "exit code 4. One that does not let us in is not waited for.",
+        "At the start, wait for PostgreSQL, Kafka and registry while they are unreachable, instead of ending "
+        "with exit code 4; a failed authentication still ends the start.",
         kind="switch",
     ),
     Option("kafka-config", "A property of librdkafka; repeatable.", "C", "K=V", "pairs", table="kafka"),
@@ -299,7 +300,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "table",
-        "Only tables whose schema.table matches REGEX as a whole; repeatable.",
+        "Relay only tables whose schema.table matches REGEX as a whole; repeatable.",
         metavar="REGEX",
         kind="list",
         check=check_regex,
@@ -307,7 +308,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "exclude-table",
-        "Not these tables; repeatable.",
+        "Exclude these tables; repeatable.",
         metavar="REGEX",
         kind="list",
         check=check_regex,
@@ -315,45 +316,45 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "new-tables",
-        "A table that is created later and matches the selection: 'add' lets it join bwtui's own "
-        "publication, and its earlier rows follow; 'announce' only reports the statement that adds it.",
+        "If a table that matches the selection is created later: 'add' adds it to bwtui's own "
+        "publication and sends its earlier rows; 'announce' only reports the statement that adds it.",
         metavar="HOW",
         choices=get_args(OnNewTables),
     ),
     Option(
         "on-gap",
-        "A table that is not proven, since something changed that the stream does not report: 'close' "
-        "compares it with its topic and sends what differs; 'report' only names the command.",
+        "If a table is not proven, because of a change that the stream does not report: 'close' "
+        "compares it with its topic and sends what differs; 'report' only shows the command.",
         metavar="HOW",
         choices=get_args(OnGap),
     ),
     Option("headers", "Add Kafka headers: commit LSN, ordinal, operation, xid.", kind="switch"),
     Option(
         "dead-letter-topic",
-        "Send rows that can't be relayed to TOPIC as well.",
+        "Also send rows that can't be relayed to TOPIC.",
         metavar="TOPIC",
         check=check_topic,
         optional=True,
     ),
     Option(
         "toast",
-        "A large value that an UPDATE did not touch is not in the stream: 'fetch' reads the row's "
-        "present one, 'error' follows --on-error, 'placeholder' sends null and names the column in "
+        "The stream omits large values that an UPDATE did not change: 'fetch' reads the row's "
+        "present value, 'error' applies --on-error, 'placeholder' sends null and names the column in "
         "__escaped.",
         metavar="MODE",
         choices=get_args(Toast),
     ),
     Option(
         "namespace",
-        "Name records after their tables, in this Avro namespace: com.acme.shop.Orders and OrdersKey. For "
-        "topics that are new.",
+        "Name records after their tables, in this Avro namespace: com.acme.shop.Orders and OrdersKey. Only "
+        "for new topics.",
         metavar="NAME",
         check=check_namespace,
         optional=True,
     ),
     Option(
         "connect-names",
-        "Name types in values as Debezium does for Kafka Connect, beside the logical types.",
+        "Add Debezium's Kafka Connect type names to value schemas, in addition to the logical types.",
         kind="switch",
     ),
     Option(
@@ -365,37 +366,37 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "transaction-topic",
-        "Send BEGIN and END of each transaction to TOPIC, with its counts: Debezium's transaction metadata.",
+        "Send BEGIN and END of each transaction to TOPIC, with row counts: Debezium's transaction metadata.",
         metavar="TOPIC",
         check=check_topic,
         optional=True,
     ),
     Option(
         "record",
-        "Record what is read and sent into DIR as well; nothing is confirmed that is not recorded.",
+        "Record everything that is read and sent in DIR; nothing is confirmed before it is recorded.",
         metavar="DIR",
         optional=True,
         is_path=True,
     ),
     Option(
         "on-record-error",
-        "The recording can't be written: 'stop' ends the relay, 'stop-recording' goes on without.",
+        "If the recording can't be written: 'stop' ends the relay, 'stop-recording' continues without it.",
         metavar="POLICY",
         choices=get_args(OnRecordError),
     ),
-    Option("segment-bytes", "Begin a new file of the recording after N bytes.", metavar="N", kind="number"),
+    Option("segment-bytes", "Start a new file of the recording after N bytes.", metavar="N", kind="number"),
     Option("segment-seconds", "… or after N seconds.", metavar="N", kind="number"),
     Option(
         "snapshot-share",
-        "So many per cent of the relay's time may go to rows of 'bwtui snapshot' and 'bwtui repair' while "
-        "the stream has rows of its own (1 to 90).",
+        "Maximum percentage of the relay's time for rows of 'bwtui snapshot' and 'bwtui repair' while "
+        "the stream has rows (1 to 90).",
         metavar="PERCENT",
         kind="number",
         check=check_share,
     ),
     Option(
         "endpos",
-        "End when everything up to LSN is confirmed and no table is left to compare; with exit code 3 if one "
+        "End when everything up to LSN is confirmed and no table is left to compare; exit code 3 if a table "
         "is not proven.",
         metavar="LSN",
         kind="lsn",
@@ -403,13 +404,13 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "until-caught-up",
-        "End when everything committed before the start is confirmed, no rows wait to be sent and no table "
-        "is left to compare; with exit code 3 if one is not proven.",
+        "End when everything committed before the start is confirmed, no rows are waiting and no table "
+        "is left to compare; exit code 3 if a table is not proven.",
         kind="switch",
     ),
     Option(
         "listen",
-        "Serve /metrics for Prometheus, /healthz and /readyz over HTTP; with only a port, on 127.0.0.1.",
+        "Serve /metrics for Prometheus, /healthz and /readyz over HTTP; a port alone means 127.0.0.1.",
         metavar="[ADDRESS:]PORT",
         check=check_address,
         optional=True,
@@ -425,7 +426,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "readonly",
-        "The screens only look: no key of theirs changes anything, and to leave them never stops a relay.",
+        "Read-only screens: no key changes anything, and leaving them never stops a relay.",
         kind="switch",
         of_screens=True,
     ),

@@ -29,7 +29,7 @@ class RelaySettings:
     topic_prefix: str = ""
     on_error: OnError = "exit"
     skip_snapshot: bool = False
-    #: How the first snapshot is taken: from one exported snapshot before the stream, or alongside the stream.
+    #: The first snapshot's method: from one exported snapshot before the stream, or alongside the stream.
     snapshot_by: SnapshotBy = "export"
     #: Number of processes for the first snapshot; None: as many as pay off, see `snapshot.workers.plan`.
     snapshot_workers: int | None = None
@@ -71,7 +71,7 @@ class RelaySettings:
     #: Regular expressions for "schema.table", matched whole; no tables means all.
     tables: tuple[str, ...] = ()
     exclude_tables: tuple[str, ...] = ()
-    #: Whether a table that is created later joins the publication automatically.
+    #: "add" puts a table that is created later into the publication automatically.
     new_tables: OnNewTables = "add"
     #: For a table that is not proven: compare it and send the differences, or only report it.
     on_gap: OnGap = "close"
@@ -103,7 +103,7 @@ class RelaySettings:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether the relay ends on its own."""
+        """True if the relay ends on its own."""
         return self.until_caught_up or self.end_lsn is not None
 
     @property

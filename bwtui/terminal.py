@@ -22,7 +22,7 @@ _BACK = (
 def need_screens(instead: str) -> None:
     """Raise UsageError unless the screens can be shown; ``instead`` is the hint for that case."""
     if not _is_terminal():
-        raise UsageError("there is no terminal for the screens", instead)
+        raise UsageError("the screens need a terminal", instead)
     if not shows_screens():
         name = os.environ.get("TERM") or "empty"
         raise UsageError(f"this terminal can't show the screens: TERM is {name}", instead)

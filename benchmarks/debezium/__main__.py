@@ -110,7 +110,7 @@ def arguments_of(given: Sequence[str] | None = None) -> argparse.Namespace:
             if not takes_part(way, WORKLOADS[name]):
                 raise UsageError(f"{way} has no part in {name}", f"name other --ways, or leave {name} out")
     if re.fullmatch(r"[1-9]\d*[mg]", arguments.heap) is None:
-        raise UsageError(f"--heap is {arguments.heap!r}, which is no size of a heap", "say it as 768m or 1g")
+        raise UsageError(f"--heap is {arguments.heap!r}, which is not a valid heap size", "use 768m or 1g")
     return arguments
 
 

@@ -148,7 +148,7 @@ def _advice(error: click.ClickException) -> str:
         if isinstance(kind, click.Choice):
             return f"give one of {', '.join(map(str, kind.choices))}"
         if isinstance(kind, (click.File, click.Path)):
-            return "check the path; one that is not absolute begins in the working directory"
+            return "check the path; a relative path starts at the working directory"
         if not isinstance(error, click.MissingParameter):
             return f"'{path} --help' says what {'/'.join(error.param.opts)} takes"
     if context is not None and not isinstance(error, click.NoSuchOption | click.BadOptionUsage):

@@ -29,8 +29,8 @@ _PLAIN = SchemaStyle()
 
 
 #: The hint for every row that can't be relayed.
-_DROP = "drop such rows into the dead letters with --on-error log"
-NOT_TEXT = f"whatever stands between relay and server asks for binary values: connect without it, or {_DROP}"
+_DROP = "write such rows to the dead letters with --on-error log"
+NOT_TEXT = f"a proxy between relay and server requests binary values: connect without it, or {_DROP}"
 
 
 class EncodeError(RowError):
@@ -46,7 +46,7 @@ class UnchangedToastError(EncodeError):
     """A large value is missing from the row, because the UPDATE did not change it."""
 
     def __init__(self, column: str) -> None:
-        hint = "use --toast fetch, or give the table REPLICA IDENTITY FULL"
+        hint = "use --toast fetch, or set REPLICA IDENTITY FULL on the table"
         super().__init__(column, "an unchanged TOAST value was not sent", hint)
 
 
@@ -54,8 +54,8 @@ class NoRoomError(EncodeError):
     """Bytes are not text, and the schema has no field for values that a column can't hold."""
 
     def __init__(self, column: str) -> None:
-        hint = f"mend the bytes in PostgreSQL, or {_DROP}"
-        super().__init__(column, "its bytes are no text, and its schema has no room for others", hint)
+        hint = f"fix the bytes in PostgreSQL, or {_DROP}"
+        super().__init__(column, "its bytes are not valid text, and the schema has no __escaped field", hint)
 
 
 class BoundEncoder:
@@ -168,7 +168,7 @@ def build_encoder(
     )
     for name in key_columns:
         if name not in (plan.column for plan in plans):
-            hint = "publish it: the publication's list of columns leaves it out"
+            hint = "add the column to the publication's column list"
             raise EncodeError(name, "the key's column is not published", hint)
     keys = tuple(_key_plan(plan) for plan in plans if plan.column in key_columns)
     names, escape = record_names(relation, style.namespace), placeholders or needs_escape(plans)
@@ -225,8 +225,8 @@ class _RowEncoder:
 
     def _encode(self, fields: Sequence[Field], escaped: dict[str, bytes]) -> bytes:
         if len(fields) != self.width:
-            reason = f"the row has {len(fields)} columns where its table has {self.width}"
-            raise EncodeError("", reason, f"start the relay again, which reads the table anew, or {_DROP}")
+            reason = f"the row has {len(fields)} columns, but its table has {self.width}"
+            raise EncodeError("", reason, f"restart the relay, which reloads the table's columns, or {_DROP}")
         out = [self.head]
         for plan in self.plans:
             field = fields[plan.index]

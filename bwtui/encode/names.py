@@ -123,7 +123,7 @@ def topic_name(prefix: str, namespace: str, table: str) -> str:
     """
     if not _TOPIC.fullmatch(prefix) or len(prefix) > 100:
         raise UsageError(
-            f"the topic prefix {prefix!r} is not legal in Kafka",
+            f"the topic prefix {prefix!r} is not valid in Kafka",
             "use at most 100 letters, digits, dots, underscores and hyphens",
         )
     identifiers = (table,) if namespace == "public" else (namespace, table)

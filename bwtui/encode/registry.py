@@ -45,7 +45,7 @@ _CERTIFICATE = "CERTIFICATE_VERIFY_FAILED"
 _WHOLE_ANSWER = 3
 #: Confluent's client caches every schema; after this many requests its caches are cleared.
 _SCHEMAS_KEPT = 1_000
-_ANOTHERS = "others write into that topic: write into topics of your own with --topic-prefix"
+_ANOTHERS = "a different producer uses that topic: choose separate topics with --topic-prefix"
 _RENAMED = (
     "--namespace is for topics that are new: give it as it was when these were made, or leave it out, or "
     "write into others with --topic-prefix"
@@ -166,9 +166,9 @@ class SchemaRegistry:
         latest = self._latest(subject)
         was, now = (_record_name(text) for text in (latest or schema, schema))
         if not was:
-            raise SchemaRefused(f"subject {subject} holds something else than a record", _ANOTHERS, 409)
+            raise SchemaRefused(f"subject {subject} has a schema that is not a record", _ANOTHERS, 409)
         if was != now:
-            raise SchemaRefused(f"subject {subject} has records called {was}, not {now}", _RENAMED, 409)
+            raise SchemaRefused(f"subject {subject} has records named {was}, not {now}", _RENAMED, 409)
 
     def check(self) -> None:
         """Check that the registry answers. Raises ConnectionFailed."""
@@ -181,7 +181,7 @@ class SchemaRegistry:
         except Exception as error:
             raise self._unavailable(error) from error
         if not isinstance(subjects, list):
-            raise self._no_registry("its answer is no list of subjects")
+            raise self._no_registry("its response is not a list of subjects")
         return subjects
 
     def register(self, subject: str, schema: str) -> RegisteredSchema:
@@ -215,7 +215,7 @@ class SchemaRegistry:
             raise self._incompatible(subject, schema, error) from error
         if answer.schema_id is None:
             # Rows with an invented id could never be read.
-            raise self._unavailable(ValueError(f"it gave {subject} no id"))
+            raise self._unavailable(ValueError(f"its response for {subject} has no id"))
         return RegisteredSchema(subject, answer.schema_id, version, schema)
 
     def _bound_caches(self) -> None:
@@ -230,8 +230,8 @@ class SchemaRegistry:
         rule = self.level(subject)
         if rule != "NONE":
             raise SchemaRefused(
-                f"subject {subject}, whose rule is {rule}, can't take the new schema: {'; '.join(reasons)}: "
-                "readers would take older rows' values for different ones, which the registry does not see",
+                f"subject {subject} with rule {rule} can't accept the new schema: {'; '.join(reasons)}: "
+                "consumers would misread the values of older rows, which the registry does not check",
                 self._relax(subject),
                 409,
             )
@@ -327,14 +327,14 @@ class SchemaRegistry:
         reasons = "; ".join(incompatibilities(latest, schema, rule) if latest else ()) or error.message
         if latest and not _record_name(latest):
             return SchemaRefused(
-                f"the schema registry refuses {subject} (HTTP 409): {reasons}", _ANOTHERS, 409
+                f"the schema registry rejects {subject} (HTTP 409): {reasons}", _ANOTHERS, 409
             )
         if latest and _record_name(latest) != _record_name(schema):
             return SchemaRefused(
-                f"the schema registry refuses {subject} (HTTP 409): {reasons}", _RENAMED, 409
+                f"the schema registry rejects {subject} (HTTP 409): {reasons}", _RENAMED, 409
             )
         return SchemaRefused(
-            f"the schema registry refuses {subject} (HTTP 409), whose rule is {rule}: {reasons}",
+            f"the schema registry rejects {subject} (HTTP 409) under rule {rule}: {reasons}",
             self._relax(subject),
             409,
         )
@@ -342,7 +342,7 @@ class SchemaRegistry:
     def _relax(self, subject: str) -> str:
         """Return a hint with the command that removes the subject's rule."""
         return (
-            "altering the table back does not undo what is written: relax the rule until that is through: "
+            "altering the table back does not undo changes in the WAL: relax the rule until they are sent: "
             """curl -X PUT -H 'Content-Type: application/json' -d '{"compatibility": "NONE"}' """
             f"{self.url_without_user}/config/{subject}"
         )
@@ -363,17 +363,17 @@ class SchemaRegistry:
         if isinstance(error, _RegistryRedirect):
             return ConnectionFailed(
                 f"the schema registry at {self.url_without_user} redirects to {error} (HTTP {error.status}), "
-                "and redirects are not followed",
-                f"give the registry's own address, such as -r {error}",
+                "but bwtui does not follow redirects",
+                f"set the registry's own address, such as -r {error}",
             )
         status = error.http_status_code if isinstance(error, SchemaRegistryError) else 0
         is_page = status > 0 and bool(_PAGE.search(str(error)))
         if isinstance(error, _NOT_ITS_FORM) or (
             is_page and status < 500 and status not in (401, 403, *_LATER)
         ):
-            why = "its answer is none of a registry's"
+            why = "its response is not a registry's"
             if status == 404:
-                return self._no_registry("it has no such path (HTTP 404)", _NO_SUCH_PATH)
+                return self._no_registry("the path does not exist there (HTTP 404)", _NO_SUCH_PATH)
             return self._no_registry(f"{why} (HTTP {status})" if status else why)
         is_silent = "Unknown Schema Registry Error: b''" in str(error)
         reason = " ".join(str(error).split())
@@ -383,7 +383,7 @@ class SchemaRegistry:
         place = f"the schema registry at {self.url_without_user}"
         if _CERTIFICATE in reason.upper():
             hint = "check ssl.ca.location and the certificates of [registry]"
-            return AuthenticationFailed(f"{place} and we do not trust each other: {reason[:200]}", hint)
+            return AuthenticationFailed(f"TLS verification with {place} failed: {reason[:200]}", hint)
         if status == 429:
             hint = "try again later; a running relay retries, and a starting one with --wait-for-services"
             return ConnectionFailed(f"{place} limits the rate of requests (HTTP 429): {reason[:200]}", hint)
@@ -392,22 +392,27 @@ class SchemaRegistry:
             or error.http_status_code >= 500
             or error.http_status_code in _LATER
         ):
-            hint = "check that it runs there, and -r/--schema-registry or BWTUI_SCHEMA_REGISTRY"
+            hint = (
+                "check that the registry runs there, and check -r/--schema-registry or BWTUI_SCHEMA_REGISTRY"
+            )
             return ConnectionFailed(f"can't reach {place}: {reason[:200]}", hint)
         if error.http_status_code in (401, 403):
             hint = "check user and password in -r or BWTUI_SCHEMA_REGISTRY, and the user's rights"
-            return AuthenticationFailed(f"{place} does not let us in: {reason[:200]}", hint)
+            return AuthenticationFailed(f"{place} rejects the client: {reason[:200]}", hint)
         if error.error_code == 42205:
             hint = "set the mode of the registry, and of the subject, to READWRITE"
-            return ConnectionFailed(f"{place} takes no schemas at present: {reason[:200]}", hint)
+            return ConnectionFailed(f"{place} is not accepting schemas: {reason[:200]}", hint)
         hint = _NO_SUCH_PATH
         if status != 404:
             hint = "check the path in -r/--schema-registry, and the proxy in front of the registry, if any"
-        return ConnectionFailed(f"{place} does not answer as a registry: {reason[:200]}", hint)
+        return ConnectionFailed(f"{place} does not respond like a registry: {reason[:200]}", hint)
 
     def _no_registry(self, why: str, hint: str = "") -> ConnectionFailed:
-        hint = hint or "check scheme, port and path of -r/--schema-registry, and the proxy before it, if any"
-        problem = f"something other than a schema registry answers at {self.url_without_user}: {why}"
+        hint = (
+            hint
+            or "check scheme, port and path of -r/--schema-registry, and the proxy in front of it, if any"
+        )
+        problem = f"the server at {self.url_without_user} is not a schema registry: {why}"
         return ConnectionFailed(problem, hint)
 
 
@@ -458,8 +463,8 @@ def _refused(subject: str, error: SchemaRegistryError) -> SchemaRefused:
     reason = " ".join(str(error.error_message).split())
     status = error.http_status_code
     return SchemaRefused(
-        f"the schema registry refuses {subject} (HTTP {status}): {reason}",
-        f"see what the registry holds under subject {subject}",
+        f"the schema registry rejects {subject} (HTTP {status}): {reason}",
+        f"check the schemas of subject {subject} in the registry",
         status,
     )
 

@@ -16,7 +16,7 @@ _TEXTS = (
     *("bearer.auth.logical.cluster", "bearer.auth.identity.pool.id", "bearer.auth.client.id"),
     *("bearer.auth.client.secret", "bearer.auth.scope", "bearer.auth.issuer.endpoint.url"),
 )
-_AS_BROKER = "it is what -r/--schema-registry says"
+_AS_BROKER = "-r/--schema-registry sets it"
 
 
 def registry_config(url: str, pairs: Pairs, place: OfProperty = usual_place) -> dict[str, Any]:
@@ -25,10 +25,12 @@ def registry_config(url: str, pairs: Pairs, place: OfProperty = usual_place) -> 
     for key, text in pairs:
         where = place(_OPTION, key)
         if key == "url":
-            raise UsageError(f"{where}: url is refused: {_AS_BROKER}", "leave this property out")
+            raise UsageError(f"{where}: url is not allowed: {_AS_BROKER}", "omit this property")
         if key not in _NUMBERS and key not in _TEXTS:
             close = nearest(key, (*_NUMBERS, *_TEXTS))
-            hint = f"did you mean {close}?" if close else f"known: {', '.join((*_TEXTS, *_NUMBERS))}"
+            hint = (
+                f"did you mean {close}?" if close else f"valid properties: {', '.join((*_TEXTS, *_NUMBERS))}"
+            )
             raise UsageError(f"{where}: the registry's client has no property {key}", hint)
         config[key] = _number(where, key, text) if key in _NUMBERS else text
     return config
@@ -41,5 +43,5 @@ def _number(where: str, key: str, text: str) -> float:
         number = -1
     # NaN and infinity fail this comparison too.
     if not 0 <= number < 1e9:
-        raise UsageError(f"{where}: {key}={text} is no number", f"give it one from 0, such as {key} = 5")
+        raise UsageError(f"{where}: {key}={text} is not a valid number", f"use one from 0, such as {key} = 5")
     return number

@@ -56,7 +56,7 @@ def incompatibilities(before: str, after: str, rule: str) -> list[str]:
     """
     old, new = as_record(before), as_record(after)
     if old is None:
-        return ["the subject holds something else than a record"]
+        return ["the subject's schema is not a record"]
     if new is None:
         return []
     demanded = directions(rule) or _BACKWARD
@@ -75,7 +75,7 @@ def misread(before: str, after: str) -> list[str]:
         return []
     then = {str(field["name"]): field["type"] for field in old["fields"]}
     return [
-        f'field "{field["name"]}" was {described(then[field["name"]])} and is {described(field["type"])}'
+        f'field "{field["name"]}" changed from {described(then[field["name"]])} to {described(field["type"])}'
         for field in new["fields"]
         if field["name"] in then and _meaning(then[field["name"]]) != _meaning(field["type"])
     ]
@@ -118,7 +118,7 @@ def differences(before: str, after: str) -> list[SchemaDifference]:
 
 def _of_records(old: dict[str, Any], new: dict[str, Any]) -> Iterator[SchemaDifference]:
     if old["name"] != new["name"]:
-        reason = f"the record is called {new['name']}, and was {old['name']}"
+        reason = f"the record was renamed from {old['name']} to {new['name']}"
         yield SchemaDifference("", "name", str(old["name"]), str(new["name"]), _BOTH, reason)
     yield from _attributes("", old, new, {"type", "name", "fields"})
     then = {str(field["name"]): field for field in old["fields"]}
@@ -133,10 +133,10 @@ def _of_records(old: dict[str, Any], new: dict[str, Any]) -> Iterator[SchemaDiff
     for name, field in then.items():
         if name not in now:
             breaks = _NEITHER if "default" in field else _FORWARD
-            reason = f'field "{name}" is gone and had no default'
+            reason = f'field "{name}" was removed and had no default'
             yield SchemaDifference(name, "removed", described(field["type"]), "", breaks, reason)
     if [name for name in then if name in now] != [name for name in now if name in then]:
-        reason = "the fields that both have stand in another order"
+        reason = "the common fields are in a different order"
         yield SchemaDifference("", "order", "", "", _NEITHER, reason)
 
 
@@ -146,7 +146,7 @@ def _changes(name: str, then: dict[str, Any], now: dict[str, Any]) -> Iterator[S
         backward = _NEITHER if _reads(is_now, was) else _BACKWARD
         forward = _NEITHER if _reads(was, is_now) else _FORWARD
         before, after = described(was), described(is_now)
-        reason = f'field "{name}" was {before} and is {after}'
+        reason = f'field "{name}" changed from {before} to {after}'
         if before == after:
             # The description omits the difference, such as null.
             before, after = json.dumps(was), json.dumps(is_now)
@@ -161,7 +161,7 @@ def _attributes(
     for key in sorted((then.keys() | now.keys()) - but):
         before, after = (json.dumps(one[key]) if key in one else "" for one in (then, now))
         if before != after:
-            reason = f"{key} was {before or 'not there'} and is {after or 'gone'}"
+            reason = f"{key} changed from {before or 'missing'} to {after or 'missing'}"
             yield SchemaDifference(name, key, before, after, _NEITHER, reason)
 
 

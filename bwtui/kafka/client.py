@@ -25,7 +25,7 @@ C = TypeVar("C")
 #: Names and values of a record's headers.
 RecordHeaders = list[tuple[str, bytes | None]]
 #: The headers of a record if any of their names is not UTF-8: the client then returns none of them.
-UNREADABLE: RecordHeaders = [("(a name that is no UTF-8)", None)]
+UNREADABLE: RecordHeaders = [("(a name that is not UTF-8)", None)]
 
 #: Settings of a consumer that reads between offsets: it joins no group, and its requests create no topic.
 READING: Config = {
@@ -117,22 +117,22 @@ def plain_kafka_error(error: KafkaError, config: Config, topic: str | None = Non
     if code in NOT_LET_IN:
         return not_let_in(f"topic {topic}" if topic else f"Kafka at {broker}", error)
     if code == KafkaError._UNKNOWN_PARTITION and topic:
-        hint = "the topic was made again with fewer: name the cluster that was written to, or a fresh topic"
-        return RefusedError(f"topic {topic} lacks a partition that it should have", hint)
+        hint = "the topic was recreated with fewer partitions: use the original cluster, or an empty topic"
+        return RefusedError(f"topic {topic} lacks a partition that it had before", hint)
     if code in TOPIC_GONE and topic:
         return topic_gone(topic)
     if code in _UNREACHABLE:
         return unreachable(broker, error)
     message = f"topic {topic}: {reason}" if topic else f"Kafka at {broker}: {reason}"
-    return BwtuiError(message, "the broker's log says more; run it again once that is mended")
+    return BwtuiError(message, "check the broker's log; fix the cause, then run the command again")
 
 
 def not_let_in(place: str, error: KafkaError) -> AuthenticationFailed:
     """Return the error for a rejected certificate, user or password, or missing rights."""
     hint = "check the security settings in -C"
     if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-        hint = "grant the user that -C names the rights (ACLs) Read and Describe on the topic"
-    return AuthenticationFailed(f"{place} does not let us in: {error.str()}", hint)
+        hint = "grant the user in -C the rights (ACLs) Read and Describe on the topic"
+    return AuthenticationFailed(f"{place} rejects the client: {error.str()}", hint)
 
 
 def unreachable(broker: str, error: KafkaError) -> ConnectionFailed:
@@ -144,7 +144,7 @@ def unreachable(broker: str, error: KafkaError) -> ConnectionFailed:
     if error.code() == KafkaError._ALL_BROKERS_DOWN:
         return ConnectionFailed(
             f"Kafka at {broker} closes every connection",
-            "check security.protocol in -C: that listener may want TLS or SASL, or neither",
+            "check security.protocol in -C: the listener may require TLS or SASL, or neither",
         )
     return ConnectionFailed(
         f"can't reach Kafka at {broker}: {error.str()}",
@@ -174,7 +174,7 @@ class LastClientError:
     def error(self) -> KafkaError | None:
         """The reported error, if any."""
         if self.has_answered and self.is_summary:
-            return KafkaError(KafkaError._TRANSPORT, "it does not answer any more")
+            return KafkaError(KafkaError._TRANSPORT, "it no longer responds")
         return self._error
 
     @property
@@ -250,11 +250,11 @@ def _plain(error: KafkaError) -> KafkaError:
     match = _NO_ANSWER.search(error.str())
     if match is None:
         return error
-    return _no_broker("an HTTP server" if int(match[1]) == _HTTP else "something else")
+    return _no_broker("an HTTP server" if int(match[1]) == _HTTP else "a different service")
 
 
 def _no_broker(what: str) -> KafkaError:
-    return KafkaError(KafkaError._TRANSPORT, f"no broker, but {what} answers there")
+    return KafkaError(KafkaError._TRANSPORT, f"{what} answers there, not a Kafka broker")
 
 
 def _speaks_http(broker: str) -> bool:
@@ -276,7 +276,7 @@ def new_client(kind: Callable[..., C], settings: Config) -> C:
     except (KafkaException, ValueError, TypeError) as error:
         reason = error.args[0].str() if isinstance(error, KafkaException) else str(error)
         raise UsageError(
-            f"librdkafka refuses a setting: {reason}", "see 'bwtui connect --config-help'"
+            f"librdkafka rejects a setting: {reason}", "see 'bwtui connect --config-help'"
         ) from error
 
 
@@ -289,6 +289,6 @@ def may_be_hung_up(max_message_bytes: int) -> str:
     if max_message_bytes <= _REQUEST_BYTES:
         return ""
     return (
-        ", or brokers hang up on a message that is larger than their socket.request.max.bytes "
-        "(100 MiB, unless it was raised), as message.max.bytes lets one be"
+        ", or brokers close the connection on a message above their socket.request.max.bytes "
+        "(100 MiB by default), which message.max.bytes exceeds"
     )

@@ -37,25 +37,25 @@ IN_ORDER: Mapping[str, Any] = {"enable.gapless.guarantee": True}
 
 #: Settings that the user can't change, each with the harmless values and the reason.
 FIXED: Mapping[str, tuple[tuple[str, ...], str]] = {
-    "enable.idempotence": (("true", "1"), "without it a retry can double or reorder rows"),
-    "acks": (("all", "-1"), "a row counts as durable when every replica in sync has it"),
-    "request.required.acks": (("all", "-1"), "a row counts as durable when every replica in sync has it"),
-    "message.timeout.ms": (("0",), "an outage is waited for, never answered by dropping rows"),
-    "delivery.timeout.ms": (("0",), "an outage is waited for, never answered by dropping rows"),
-    "queue.buffering.max.messages": ((), "bwtui bounds what is in flight by itself"),
-    "queue.buffering.max.kbytes": ((), "bwtui bounds what is in flight by itself"),
-    "delivery.report.only.error": (("false", "0"), "bwtui knows which acknowledgements it has to count"),
-    "produce.offset.report": (("true", "1"), "every acknowledgement is counted"),
-    "queuing.strategy": (("fifo",), "rows of one key stay in commit order"),
+    "enable.idempotence": (("true", "1"), "without it, a retry can duplicate or reorder rows"),
+    "acks": (("all", "-1"), "a row is durable only when every in-sync replica has it"),
+    "request.required.acks": (("all", "-1"), "a row is durable only when every in-sync replica has it"),
+    "message.timeout.ms": (("0",), "bwtui waits for the end of an outage and never drops rows"),
+    "delivery.timeout.ms": (("0",), "bwtui waits for the end of an outage and never drops rows"),
+    "queue.buffering.max.messages": ((), "bwtui itself limits the messages in flight"),
+    "queue.buffering.max.kbytes": ((), "bwtui itself limits the messages in flight"),
+    "delivery.report.only.error": (("false", "0"), "bwtui counts every acknowledgement"),
+    "produce.offset.report": (("true", "1"), "bwtui counts every acknowledgement"),
+    "queuing.strategy": (("fifo",), "rows of one key must stay in commit order"),
     "partitioner": (
         ("murmur2_random", "murmur2", "consistent", "consistent_random", "fnv1a", "fnv1a_random"),
-        "the rows of one key stay in one partition",
+        "rows of one key must stay in one partition",
     ),
-    "enable.gapless.guarantee": ((), "it is on while the relay streams, and off in a snapshot"),
-    "allow.auto.create.topics": (("false", "0"), "bwtui makes its topics itself, with their settings"),
-    "transactional.id": ((), "the relay names itself, with --exactly-once"),
-    "bootstrap.servers": ((), "it is what -b/--broker says"),
-    "metadata.broker.list": ((), "it is what -b/--broker says"),
+    "enable.gapless.guarantee": ((), "bwtui enables it while streaming, and disables it in a snapshot"),
+    "allow.auto.create.topics": (("false", "0"), "bwtui creates its topics itself, with their settings"),
+    "transactional.id": ((), "--exactly-once sets it"),
+    "bootstrap.servers": ((), "-b/--broker sets it"),
+    "metadata.broker.list": ((), "-b/--broker sets it"),
 }
 
 
@@ -81,7 +81,7 @@ def producer_config(
         allowed, reason = FIXED.get(key, (None, ""))
         if allowed is not None and value.lower() not in allowed:
             raise UsageError(
-                f"{place(option, key)}: {key}={value} is refused: {reason}", "leave this setting out"
+                f"{place(option, key)}: {key}={value} is not allowed: {reason}", "omit this setting"
             )
         config[key] = value
     if config["client.id"] == "bwtui":

@@ -104,11 +104,11 @@ class GroupReader:
         states = self._listed()
         if not states:
             notes.append(
-                "Kafka lists no consumer group: there is none, or this user may see none "
+                "Kafka lists no consumer groups: there are none, or this user may not see any "
                 "(ACL: Describe on groups)"
             )
         if states.pop("", None) is not None:
-            notes.append("a group with an empty name is left out: Kafka's client can't ask what it committed")
+            notes.append("a group with an empty name is omitted: Kafka's client can't query its offsets")
         committed = self._committed(states, topics, notes)
         ends = self._ends({place[0] for offsets in committed.values() for place in offsets}, notes)
         unread = _unread(committed, ends)
@@ -120,7 +120,7 @@ class GroupReader:
         ]
         groups.sort(key=lambda group: (-group.unread, group.name))
         if len(groups) > _GROUPS:
-            notes.append(f"of {len(groups):,} groups the {_GROUPS} are shown that have most to read")
+            notes.append(f"only the {_GROUPS} of {len(groups):,} groups with the largest lag are shown")
         return tuple(groups[:_GROUPS])
 
     def _listed(self) -> dict[str, str]:
@@ -153,7 +153,7 @@ class GroupReader:
             if offsets:
                 committed[name] = offsets
         if refused:
-            notes.append(f"Kafka does not let this user see what {_many(refused, 'group')} committed (ACL)")
+            notes.append(f"this user may not read the committed offsets of {_many(refused, 'group')} (ACL)")
         return committed
 
     def _ends(self, topics: set[str], notes: list[str]) -> _Offsets:
@@ -176,7 +176,9 @@ class GroupReader:
             if found is not None:
                 ends[at.topic, at.partition] = int(found.offset)
         if refused:
-            notes.append(f"Kafka does not say where {_many(refused, 'topic')} ends: no right, or it is gone")
+            notes.append(
+                f"the end offsets of {_many(refused, 'topic')} are unavailable: no right, or no such topic"
+            )
         return ends
 
     def _members(self, groups: list[str]) -> dict[str, int]:
@@ -245,7 +247,7 @@ class GroupReader:
                     continue
                 place, error = (message.topic() or "", message.partition() or 0), message.error()
                 if error is not None and error.code() != KafkaError._PARTITION_EOF:
-                    notes.append(f"how long messages wait is not known: {self._plain(error)}")
+                    notes.append(f"the age of unread messages is unknown: {self._plain(error)}")
                     return False
                 if place not in waiting:
                     continue

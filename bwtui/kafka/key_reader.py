@@ -228,15 +228,17 @@ class KeyReader:
         return False
 
     def _silence(self, topic: str | None) -> ConnectionFailed:
-        what = f"sends nothing of topic {topic}" if topic else "does not answer"
+        what = f"sends no data of topic {topic}" if topic else "does not respond"
         return ConnectionFailed(
             f"Kafka at {self._config.get('bootstrap.servers', '')} {what}",
-            "check that the broker runs, and is not suspended",
+            "check that the broker is running and not suspended",
         )
 
     def _look_around(self) -> None:
         if self._stopped():
-            raise ConnectionFailed("the reading was stopped", "nobody waits for it any more")
+            raise ConnectionFailed(
+                "the read was cancelled", "no action needed: its result is no longer required"
+            )
 
 
 def _stored(message: Message) -> StoredRecord:

@@ -76,7 +76,7 @@ class RecentRecordReader(KeyReader):
                         return low
                     oldest = time if oldest is None else min(oldest, time)
             if not known:
-                # The writer of these records adds no headers, so earlier ones are no help either.
+                # The writer of these records adds no headers, so earlier ones don't help either.
                 return begin
         if oldest is None:
             return begin

@@ -167,7 +167,9 @@ class SplitScan:
             if offset > expected:
                 holes.append(Hole("gap", expected, offset))
             elif offset < expected:
-                raise BwtuiError(f"{self._place()} was written anew while it was read", "read it again")
+                raise BwtuiError(
+                    f"{self._place()} was recreated while it was being read", "run the command again"
+                )
             expected = offset + 1
         return holes
 
@@ -272,7 +274,7 @@ class SplitScan:
     def _silence(self) -> BwtuiError:
         if self._heard.error is not None:
             return plain_kafka_error(self._heard.error, self._config)
-        return ConnectionFailed(f"Kafka sends nothing of {self._place()} any more", "check the broker's log")
+        return ConnectionFailed(f"Kafka no longer sends data of {self._place()}", "check the broker's log")
 
     def _place(self) -> str:
         return f"topic {self._split.topic}, partition {self._split.partition}"

@@ -18,7 +18,7 @@ UNKNOWN = "?"
 #: Requests without which a topic lacks rows.
 _REQUIRED: dict[BackfillReason, str] = {
     "first": "rows of the first snapshot",
-    "joined": "the rows that the table had when it joined",
+    "joined": "the rows that the table had when it was added",
     "repair": "rows that an audit found missing or different",
 }
 
@@ -134,12 +134,12 @@ class FirstSnapshot:
     def sentence(self) -> str:
         """Its progress in one sentence."""
         are = "is" if self.done == 1 else "are"
-        return f"the first snapshot is not through: {self.done} of {self.tables} tables {are}"
+        return f"the first snapshot is incomplete: {self.done} of {self.tables} tables {are} done"
 
     @property
     def left(self) -> str:
         """The work that a relay leaves for its next start."""
-        return f"{self.sentence}; the next start goes on with it"
+        return f"{self.sentence}; the next start resumes it"
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "FirstSnapshot":

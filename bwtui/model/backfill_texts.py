@@ -17,7 +17,7 @@ def told(status: BackfillStatus, now: float | None = None) -> str:
     if status.state == "failed":
         return status.error
     if status.state == "waiting":
-        return status.detail or (f"waits, {sent}" if status.chunks else "waits for its turn")
+        return status.detail or (f"waiting, {sent}" if status.chunks else "waiting for its turn")
     if status.state == "done":
         took = duration(status.ended - status.started) if status.started else ""
         dropped = f"{status.dropped:,} dropped, see 'bwtui dead-letters list'" if status.dropped else ""
@@ -65,7 +65,7 @@ def _sent(status: BackfillStatus) -> str:
 
 
 def _left_out(status: BackfillStatus) -> str:
-    return f"{status.left_out:,} left out, since the stream had sent newer ones" if status.left_out else ""
+    return f"{status.left_out:,} skipped, because the stream had sent newer ones" if status.left_out else ""
 
 
 def _left(status: BackfillStatus, now: float | None) -> str:

@@ -17,12 +17,12 @@ from bwtui.model.verdict import RelayVerdict
 
 #: The maximum number of tables that a sentence names.
 _NAMED = 3
-_DOCTOR = "'bwtui doctor' with the relay's options prints the statement that captures"
+_DOCTOR = "run 'bwtui doctor' with the relay's options: it prints the statement that captures"
 _WAIT = "no action needed: the relay compares and sends what differs; 'bwtui status' shows the progress"
 _HEALS: dict[HealState, str] = {
     "slot": "the slot is being recreated",
-    "comparing": "the relay compares them",
-    "waiting": "the comparison failed and is tried again",
+    "comparing": "the relay is comparing them",
+    "waiting": "the comparison failed and will be retried",
     # Its detail begins with that the comparison can't be trusted.
     "undecided": "",
 }
@@ -114,11 +114,7 @@ def _of_proof(entries: Sequence[UnprovenTable]) -> Iterator[TopicGap]:
             continue
         first, *others = these
         since = f" since {format_lsn(first.since_lsn)}" if first.since_lsn else ""
-        also = (
-            f"; nor {'is' if len(others) == 1 else 'are'} {_named([one.table for one in others])}"
-            if others
-            else ""
-        )
+        also = f"; also not proven: {_named([one.table for one in others])}" if others else ""
         says = f"{first.table} is not proven{since}: {first.reason}{also}"
         hint = f"run '{first.command}' for {first.table}" if needs_action else _WAIT
         key = tuple(f"{one.table}: {one.reason}" for one in these)
@@ -145,8 +141,8 @@ def _of_backfills(requests: Sequence[BackfillStatus]) -> Iterator[TopicGap]:
 def _of_publication(tables: Sequence[str]) -> Iterator[TopicGap]:
     if not tables:
         return
-    are, them = ("is", "it") if len(tables) == 1 else ("are", "them")
-    says = f"{_named(tables)} {are} not captured: no change of {them}, deletes included, is sent"
+    are, their, them = ("is", "its", "it") if len(tables) == 1 else ("are", "their", "them")
+    says = f"{_named(tables)} {are} not captured: {their} changes, deletes included, are not sent"
     yield TopicGap(("publication", *tables), says, f"{_DOCTOR} {them}", True)
 
 

@@ -12,7 +12,7 @@ _IDENTIFIER_BYTES = 63
 SPARK_MASTER = re.compile(
     r"local(\[(\*|[1-9]\d*)(,[1-9]\d*)?\])?|spark://[^,/\s]+:\d+(,[^,/\s]+:\d+)*|(yarn|k8s://\S+)"
 )
-SPARK_MASTER_HINT = "give local[*], local[4] or spark://host:7077"
+SPARK_MASTER_HINT = "use local[*], local[4] or spark://host:7077"
 
 
 def check_name(text: str) -> None:
@@ -49,7 +49,7 @@ def check_namespace(text: str) -> None:
     """Raise ValueError unless ``text`` can be an Avro namespace."""
     if not _NAMESPACE.fullmatch(text) or len(text) > 200:
         raise ValueError(
-            f"{text!r} is no Avro namespace (names of letters, digits and '_' with dots between, such as"
+            f"{text!r} is not an Avro namespace (names of letters, digits and '_' separated by dots, such as"
             " com.acme.shop; at most 200)"
         )
 
@@ -57,9 +57,7 @@ def check_namespace(text: str) -> None:
 def check_connection(text: str) -> None:
     """Raise ValueError unless ``text`` can be a connection string."""
     if "\0" in text or "\n" in text:
-        raise ValueError(
-            "the connection string is more than one line (key=value pairs or a postgresql:// URI, in one)"
-        )
+        raise ValueError("the connection string spans several lines (write it on one line)")
 
 
 def parse_address(text: str) -> tuple[str, int]:
@@ -75,7 +73,7 @@ def parse_address(text: str) -> tuple[str, int]:
     is_port = port.isascii() and port.isdecimal() and len(port) <= 5 and 0 < int(port) < 65536
     if not is_port or not re.fullmatch(r"[A-Za-z0-9._:%-]*", host) or (":" in text and not colon):
         raise ValueError(
-            f"{text!r} is no address to listen on (a port of this machine alone, or ADDRESS:PORT: 9847,"
+            f"{text!r} is not a listen address (a port, which means this machine only, or ADDRESS:PORT: 9847,"
             " 0.0.0.0:9847, [::1]:9847)"
         )
     return host or "127.0.0.1", int(port)
@@ -100,19 +98,19 @@ def _is_within(text: str, most: int) -> bool:
 def check_share(text: str) -> None:
     """Raise ValueError unless ``text`` can be a share in percent."""
     if not _is_within(text, 90):
-        raise ValueError(f"{text!r} is no share (a whole number from 1 to 90, in per cent)")
+        raise ValueError(f"{text!r} is not a valid percentage (a whole number from 1 to 90)")
 
 
 def check_workers(text: str) -> None:
     """Raise ValueError unless ``text`` can be a number of processes."""
     if not _is_within(text, 32):
-        raise ValueError(f"{text!r} is no number of processes (a whole number from 1 to 32)")
+        raise ValueError(f"{text!r} is not a valid number of processes (a whole number from 1 to 32)")
 
 
 def check_spark_master(text: str) -> None:
     """Raise ValueError unless ``text`` names a Spark master."""
     if text and not SPARK_MASTER.fullmatch(text):
-        raise ValueError(f"{text!r} is no Spark master ({SPARK_MASTER_HINT})")
+        raise ValueError(f"{text!r} is not a Spark master ({SPARK_MASTER_HINT})")
 
 
 def check_regex(text: str) -> None:
@@ -120,13 +118,13 @@ def check_regex(text: str) -> None:
     # An unset shell variable yields an empty text, which must not match every table.
     if not text:
         raise ValueError(
-            "'' matches no table (it is matched with the whole schema.table; '.*' is all of them)"
+            "'' matches no table (it must match schema.table as a whole; '.*' matches every table)"
         )
     try:
         re.compile(text)
     except (re.error, RecursionError, OverflowError) as error:
         raise ValueError(
-            f"{text!r} is not a regular expression: {error} (it is matched with the whole schema.table)"
+            f"{text!r} is not a regular expression: {error} (it must match schema.table as a whole)"
         ) from error
 
 
@@ -136,8 +134,8 @@ def check_characters(text: str) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         raise ValueError(
-            f"character {error.start + 1} of what was given is not UTF-8 (PostgreSQL, Kafka and the registry"
-            " take nothing else)"
+            f"character {error.start + 1} of the value is not valid UTF-8 (PostgreSQL, Kafka and the registry"
+            " accept only UTF-8)"
         ) from error
 
 
@@ -148,7 +146,7 @@ def parse_number(text: str) -> int:
         raise ValueError(f"{text!r} is not a positive whole number (such as 300 or 64M)")
     number = int(match[1]) << {"": 0, "k": 10, "K": 10, "M": 20, "G": 30}[match[2]]
     if number >= 1 << 53:
-        raise ValueError(f"{text!r} is too large (nothing here counts beyond 8 petabytes)")
+        raise ValueError(f"{text!r} is too large (use a number below 2^53)")
     return number
 
 

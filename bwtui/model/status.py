@@ -20,7 +20,7 @@ from bwtui.model.verdict import RelayVerdict
 State = Literal["starting", "snapshot", "streaming", "stalled", "paused", "stopped", "failed"]
 STAGES = ("read", "decode", "encode", "produce", "acknowledge")
 #: Prefix of a `Status.detail` that says since when the lag is outdated; a time follows.
-LAG_IS_OLD = "PostgreSQL has not told of the slot since"
+LAG_IS_OLD = "PostgreSQL has not reported the slot's lag since"
 _LSN_FIELDS = ("confirmed_lsn", "server_lsn", "received_lsn", "restart_lsn")
 
 

@@ -131,9 +131,9 @@ def killed(state: str, log: str) -> RelayVerdict:
     """Return the verdict on a relay that ended without recording it; ``state`` is its last known state."""
     return RelayVerdict(
         "killed",
-        f"the relay was killed, or its machine went down, while it was {state}; nothing is lost",
+        f"the relay was killed, or its machine crashed, while it was {state}; nothing is lost",
         "relay",
-        hint=f"start it again with the same settings; {log} has its last words",
+        hint=f"start it again with the same settings; its last messages are in {log}",
     )
 
 
@@ -143,11 +143,11 @@ def suspended(name: str, pid: int, seconds: float, *, is_stopped: bool) -> Relay
     ``is_stopped`` means that the operating system reports its process as stopped.
     """
     why = f"its process {pid} is suspended" if is_stopped else f"its process {pid} may be suspended"
-    goes_on = f"'kill -CONT {pid}' goes on with it"
+    resume = f"resume it with 'kill -CONT {pid}'"
     return RelayVerdict(
         "suspended",
-        f"relay {name} runs, but does not answer: {why}; it was last heard of {duration(seconds)} ago",
+        f"relay {name} is running but does not respond: {why}; its last response was {duration(seconds)} ago",
         "relay",
         seconds=round(seconds, 1),
-        hint=goes_on if is_stopped else f"{goes_on}, or the machine is overloaded",
+        hint=resume if is_stopped else f"{resume}, unless the machine is overloaded",
     )

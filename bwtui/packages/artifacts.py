@@ -92,9 +92,9 @@ class ArtifactStore:
         if not artifact.matches(path):
             path.unlink()
             raise RefusedError(
-                f"{artifact.coordinates} is not the file that was locked: its sha256 differs",
-                "It was removed and not used. Run the command again to fetch it anew; if that repeats, "
-                "the registry or its mirror serves another file.",
+                f"the sha256 of {artifact.coordinates} differs from the locked one",
+                "The file was removed. Run the command again to download it; if that fails again, "
+                "the registry or its mirror serves a different file.",
             )
         return path
 

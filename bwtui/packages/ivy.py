@@ -22,7 +22,7 @@ STALL_SECONDS = 60.0
 POLL_SECONDS = 0.2
 
 OWN_SERVICES_HINT = (
-    "Configure a mirror in ~/.ivy2/ivysettings.xml or BWTUI_IVY_SETTINGS, or point bwtui at services of "
+    "Configure a mirror in ~/.ivy2/ivysettings.xml or BWTUI_IVY_SETTINGS, or use services of "
     "your own with -d, -b and -r, or BWTUI_POSTGRES, BWTUI_BROKER and BWTUI_SCHEMA_REGISTRY."
 )
 
@@ -90,7 +90,7 @@ def _user_settings() -> Path | None:
         if not path.is_file():
             raise UsageError(
                 f"BWTUI_IVY_SETTINGS names {path}, which is not a file",
-                "name an ivysettings.xml with it, or unset it",
+                "set it to the path of an ivysettings.xml, or unset it",
             )
         return path
     usual = Path("~/.ivy2/ivysettings.xml").expanduser()
@@ -146,7 +146,7 @@ def _failure(log: Path) -> BwtuiError:
     ]
     if missing:
         return ConnectionFailed(f"the package registry does not have {missing[0]}", OWN_SERVICES_HINT)
-    return ConnectionFailed(f"the package registry could not be used; {log} says more", OWN_SERVICES_HINT)
+    return ConnectionFailed(f"the package registry can't be used: see {log}", OWN_SERVICES_HINT)
 
 
 def _causes(lines: Iterable[str]) -> Iterator[str]:

@@ -73,7 +73,7 @@ def postgres_group(major: int) -> str:
     if group not in load():
         raise RefusedError(
             f"the sandbox has no PostgreSQL {major} for {sys.platform} on {machine}",
-            "Take another major version with --postgres, or point bwtui at a server of your own with "
+            "Choose a different major version with --postgres, or use a server of your own with "
             "-d or BWTUI_POSTGRES.",
         )
     return group

@@ -55,12 +55,12 @@ class _PayloadCursor:
     def text(self, errors: str = "strict") -> str:
         end = self.payload.find(b"\0", self.offset)
         if end < 0:
-            raise DecodeError("a name without its end", self.offset)
+            raise DecodeError("a name is not terminated", self.offset)
         raw, start, self.offset = self.payload[self.offset : end], self.offset, end + 1
         try:
             return raw.decode(errors=errors)
         except UnicodeDecodeError:
-            raise DecodeError("a name that is not UTF-8", start, "rename the table or the column") from None
+            raise DecodeError("a name is not valid UTF-8", start, "rename the table or the column") from None
 
     def take(self, length: int) -> bytes:
         end = self.offset + length
@@ -91,7 +91,7 @@ def decode(payload: bytes, streamed: bool = False) -> m.Message:
     cursor = _PayloadCursor(payload)
     message = read(cursor, streamed)
     if cursor.offset != len(payload):
-        raise DecodeError(f"{len(payload) - cursor.offset} bytes behind the message", cursor.offset)
+        raise DecodeError(f"{len(payload) - cursor.offset} bytes after the end of the message", cursor.offset)
     return message
 
 

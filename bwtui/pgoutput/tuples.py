@@ -29,7 +29,9 @@ _WIDTHS = 128
 
 
 #: Hint for bytes that PostgreSQL would not have written.
-_NOT_PGOUTPUT = "nothing was confirmed of it: start again; if it repeats, report it with the server's version"
+_NOT_PGOUTPUT = (
+    "start again: the message was not confirmed; if this repeats, report it with the server's version"
+)
 
 
 class DecodeError(BwtuiError):
@@ -81,7 +83,7 @@ def last_tuple(payload: bytes, offset: int) -> list[Field]:
     """Return the fields of the row that fills ``payload`` from ``offset`` to its end. Raises DecodeError."""
     fields, end = split_tuple(payload, offset)
     if end != len(payload):
-        raise DecodeError(f"{len(payload) - end} bytes behind the row", end)
+        raise DecodeError(f"{len(payload) - end} bytes after the end of the row", end)
     return fields
 
 

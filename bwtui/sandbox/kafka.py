@@ -84,7 +84,7 @@ def heap_mb(brokers: int = 1) -> int:
     match = re.fullmatch(r"([1-9]\d*)([mg])", given.lower())
     if match is None:
         raise UsageError(
-            f"{_HEAP} is {given!r}, which is no size of a heap", f"say it as Java does: {_HEAP}=1g"
+            f"{_HEAP} is {given!r}, which is not a valid heap size", f"use Java's format: {_HEAP}=1g"
         )
     return int(match[1]) * (1024 if match[2] == "g" else 1)
 
@@ -94,11 +94,11 @@ def explain(log: str, brokers: int = 1) -> ServiceFailure | None:
     # For other kinds of this error (Metaspace, a thread, a memory map), the heap is not the cause.
     if re.search(r"OutOfMemoryError: (Java heap space|GC overhead limit)", log) is None:
         errors = re.findall(r"^\S+ \S+ (?:ERROR|FATAL) (.+) \(\S+\)$", log, re.MULTILINE)
-        return ServiceFailure(f"it ended, and said last: {errors[-1][:300]}") if errors else None
+        return ServiceFailure(f"its last error is: {errors[-1][:300]}") if errors else None
     return ServiceFailure(
         f"its heap of {heap_mb(brokers)} MB is full",
-        f"Each partition takes some of it. Set {_HEAP}={2 * heap_mb(brokers)}m and start the sandbox again; "
-        "one that runs has to go down first (`bwtui sandbox down`).",
+        f"Each partition needs some of it. Stop a running sandbox with `bwtui sandbox down`, then start it "
+        f"with {_HEAP}={2 * heap_mb(brokers)}m.",
     )
 
 

@@ -55,7 +55,7 @@ def usable(folder: Path) -> Iterator[None]:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EIO):
             hint = remedy(error)
         else:
-            hint = "set BWTUI_SANDBOX_HOME to a folder that you may write to"
+            hint = "set BWTUI_SANDBOX_HOME to a writable folder"
         raise RefusedError(f"can't use the sandbox's folder {folder}: {reason_of(error)}", hint) from error
 
 
@@ -78,8 +78,8 @@ class ServerUser:
                 pwd.getpwuid(os.geteuid())
             except KeyError:
                 raise RefusedError(
-                    f"PostgreSQL does not run under user id {os.geteuid()}, which has no name",
-                    "Give the user a line in the system's list of users, or run the sandbox as another user.",
+                    f"PostgreSQL can't run under user id {os.geteuid()}, which has no name",
+                    "Add the user to the system's user database, or run the sandbox as a different user.",
                 ) from None
             return None
         entry = pwd.getpwnam("nobody")
@@ -171,7 +171,7 @@ class SandboxLayout:
             lock.close()
             raise RefusedError(
                 f"another demo is running in {self.folder}",
-                "end it first, or give this one another folder with BWTUI_SANDBOX_HOME and BWTUI_STATE_HOME",
+                "stop it first, or set different folders with BWTUI_SANDBOX_HOME and BWTUI_STATE_HOME",
             ) from None
         return lock
 

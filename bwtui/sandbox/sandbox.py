@@ -272,14 +272,14 @@ class Sandbox:
     def _revive(self, running: SandboxStatus, progress: SetupProgress) -> None:
         if running.postgres_major != self._major:
             raise RefusedError(
-                f"the sandbox runs with PostgreSQL {running.postgres_major}, not {self._major}",
-                "Stop it first with `bwtui sandbox down`; the data of each major version is kept apart.",
+                f"the sandbox is running with PostgreSQL {running.postgres_major}, not {self._major}",
+                "Stop it first with `bwtui sandbox down`; each major version has its own data.",
             )
         if running.brokers != self._brokers:
             raise RefusedError(
-                f"the sandbox runs with {running.brokers} of Kafka's brokers, not {self._brokers}",
-                f"Say --brokers {running.brokers}, or stop it first with `bwtui sandbox down`; their data is "
-                "kept apart.",
+                f"the sandbox is running with {running.brokers} Kafka broker(s), not {self._brokers}",
+                f"Use --brokers {running.brokers}, or stop it first with `bwtui sandbox down`; each number "
+                "of brokers has its own data.",
             )
         away = {
             name: service

@@ -17,8 +17,8 @@ _MESSAGE_ERRORS = _TOO_LARGE | {KafkaError.INVALID_RECORD}
 _SETUP_ERRORS = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED: "grant the relay's user the right (ACL) to write to topic {topic}",
     KafkaError.CLUSTER_AUTHORIZATION_FAILED: "grant the relay's user the right (ACL) IdempotentWrite",
-    KafkaError.TOPIC_EXCEPTION: "choose another --topic-prefix: Kafka does not let clients write to {topic}",
-    KafkaError.POLICY_VIOLATION: "ask whoever runs Kafka which policy forbids writing to topic {topic}",
+    KafkaError.TOPIC_EXCEPTION: "choose a different --topic-prefix: Kafka accepts no writes to {topic}",
+    KafkaError.POLICY_VIOLATION: "ask Kafka's operators which policy forbids writing to topic {topic}",
     KafkaError.INVALID_TIMESTAMP: "compare PostgreSQL's clock with Kafka's, or widen message.timestamp.after"
     ".max.ms and message.timestamp.before.max.ms of topic {topic}",
     KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT: "set message.format.version of topic {topic} to 0.11 or newer",
@@ -48,13 +48,13 @@ def delivery_failure(
     is_outage = not is_setup and code not in _MESSAGE_ERRORS
     is_final = ends or code in _TOPIC_GONE or error.fatal()
     size = len(message.key or b"") + len(message.value or b"")
-    reason = f"Kafka refuses a message of {size} bytes: {error.str()}"
+    reason = f"Kafka rejects a message of {size} bytes: {error.str()}"
     if is_setup:
-        reason = f"Kafka lets nothing into topic {topic}: {error.str()}"
+        reason = f"Kafka rejects every message for topic {topic}: {error.str()}"
     elif code in TOPIC_GONE:
         reason = f"topic {topic} does not exist: {error.str()}"
     elif code in _HELD_BACK:
-        reason = "a message was held back behind one that failed"
+        reason = "a message was held back because an earlier one failed"
     hint = _hint(code, topic, is_outage=is_outage)
     return DeliveryFailure(topic, reason, is_outage, hint, message, span, is_final, is_setup, receipt, index)
 
@@ -63,12 +63,12 @@ def _hint(code: int, topic: str, *, is_outage: bool) -> str:
     if code in _SETUP_ERRORS:
         return _SETUP_ERRORS[code].format(topic=topic)
     if code in _TOO_LARGE:
-        return f"raise max.message.bytes of topic {topic}; the producer would send it"
+        return f"raise max.message.bytes of topic {topic}; the producer allows this size"
     if code in _TOPIC_GONE:
-        return f"topic {topic} was deleted; it is made again, and the rows from before are not in it"
+        return f"topic {topic} was deleted; the relay recreates it, but earlier rows are not in it"
     if is_outage:
-        return "the relay goes on by itself once Kafka takes messages again: look at the brokers"
-    return "mend the cause, or drop such rows into the dead letters with --on-error log"
+        return "the relay resumes automatically once Kafka accepts messages again: check the brokers"
+    return "fix the cause, or write such rows to the dead letters with --on-error log"
 
 
 def held_back(*args: Any) -> None:

@@ -48,7 +48,7 @@ class TopicLimits:
     partitions: int = 1
     #: Kafka's own ID of the topic; "" if unknown.
     id: str = ""
-    #: Whether it was just created, so that it was empty.
+    #: True if it was just created, so that it was empty.
     is_new: bool = False
 
 
@@ -61,7 +61,7 @@ class PresentTopic:
     partitions: int
     #: The sum of the first offsets of all partitions; None if unknown.
     lost: int | None = None
-    #: Whether it deletes records by age or size.
+    #: True if it deletes records by age or size.
     deletes: bool = False
 
 
@@ -75,7 +75,7 @@ class SinkService:
     """The service of a sink, and its topics. This class is for sinks without one: any topic is valid."""
 
     name = ""
-    #: How long a message may wait for others to be sent with it (seconds), from the settings.
+    #: Maximum time that a message waits for others to be sent with it (seconds), from the settings.
     lingers = 0.0
 
     def check(self) -> str:

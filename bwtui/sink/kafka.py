@@ -244,7 +244,7 @@ class KafkaSink(Purgeable):
         until = time.monotonic() + timeout
         while True:
             if self._produce is held_back:
-                # What the broker returns after the producer has ended would stay in its queue without end.
+                # Replies of the broker after the producer's end would stay in its queue forever.
                 self._producer.purge(in_flight=False)
             # Not its `flush`, which loses delivery reports if the producer ends meanwhile. But only a flush
             # sends messages that still wait for others.
@@ -268,7 +268,9 @@ class KafkaSink(Purgeable):
         except KafkaException as error:
             if not error.args[0].fatal():
                 raise
-            log.warning("the producer has ended: %s", error.args[0].str(), extra=event("producer_ended"))
+            log.warning(
+                "librdkafka has ended the producer: %s", error.args[0].str(), extra=event("producer_ended")
+            )
             return None
 
     def take_failures(self) -> list[DeliveryFailure]:

@@ -16,7 +16,7 @@ from bwtui.sink.topics import TopicAdmin
 #: Number of offsets to read at the end first, and the factor for each next step: a commit has two offsets.
 _STEP, _FACTOR = 200, 32
 _WAIT_SECONDS, _PAUSE_SECONDS = 10.0, 0.2
-#: How long an open transaction may hide a position: the commit of a live relay takes less.
+#: Maximum time for which an open transaction may hide a position: the commit of a live relay takes less.
 _HIDDEN_SECONDS, _LOOK_SECONDS = 1.0, 0.02
 #: One record per commit: small segments, which are compacted soon, keep the topic short.
 _CONFIG = {"cleanup.policy": "compact", "segment.bytes": "16777216", "min.cleanable.dirty.ratio": "0.1"}
@@ -99,9 +99,9 @@ class PositionTopic(TopicAdmin):
                 return low, stable
             if time.monotonic() > until:
                 raise PositionHidden(
-                    f"another relay's Kafka transaction in topic {self.topic} is open and hides the position",
-                    "the relay goes on once that transaction ends, after its transaction.timeout.ms at the "
-                    "latest; relays of two servers wait less with a slot name or --topic-prefix each",
+                    f"an open Kafka transaction of another relay hides the position in topic {self.topic}",
+                    "the relay resumes once that transaction ends, after its transaction.timeout.ms at the "
+                    "latest; relays of different servers avoid this with different slot names or prefixes",
                 )
             time.sleep(_LOOK_SECONDS)
 
@@ -124,12 +124,12 @@ class PositionTopic(TopicAdmin):
             return Position.from_json(value) if value is not None else None
         except ValueError as error:
             raise RefusedError(
-                f"the last record of topic {self.topic} is no position of this relay",
-                "use another slot or --topic-prefix, or go on without --exactly-once",
+                f"the last record of topic {self.topic} is not a position of this relay",
+                "choose a different slot or --topic-prefix, or omit --exactly-once",
             ) from error
 
     def _unreadable(self, error: KafkaError) -> ConnectionFailed:
         return ConnectionFailed(
             f"topic {self.topic} can't be read: {error.str()}",
-            "the relay reads its position back: give its user the right READ, and check that brokers are up",
+            "the relay reads its position back: grant its user READ, and check that the brokers are up",
         )

@@ -47,16 +47,16 @@ def plan(letters: Iterable[tuple[DeadLetter, DeadLetterRows | None]]) -> Requeue
 def refusal(letter: DeadLetter, rows: DeadLetterRows | None) -> str:
     """Return why no statement can re-send the row of ``letter``, or ""."""
     if letter.operation == "delete":
-        return "a row that was deleted: there is nothing left that an UPDATE could have sent"
+        return "the row was deleted: no UPDATE can re-send it"
     if rows is None or rows.after is None:
-        return "the letter holds no row"
+        return "the dead letter does not contain the row"
     if not letter.key:
-        return "its table has no key, or is not one of this run, so that the row can't be named"
+        return "the row can't be identified: its table has no key, or does not belong to this run"
     if letter.table.count(".") != 1:
-        return "the name of its table or schema has a dot, so that it can't be told which is which"
+        return "the name of its table or schema contains a dot, so the two can't be separated"
     texts = [letter.table, *(part for pair in letter.key for part in pair)]
     if any(text is None or not text.isprintable() for text in texts):
-        return "its key holds what can't be printed"
+        return "its key contains unprintable characters"
     return ""
 
 

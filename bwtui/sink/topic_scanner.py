@@ -117,7 +117,7 @@ class KafkaTopicScanner(TopicScanner):
 def _unreadable(topic: str, error: KafkaError) -> ConnectionFailed:
     return ConnectionFailed(
         f"topic {topic} can't be read: {error.str()}",
-        "the relay reads its own topics: give its user the right READ, and check that the brokers are up",
+        "the relay reads its own topics: grant its user READ, and check that the brokers are up",
     )
 
 

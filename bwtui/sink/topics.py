@@ -196,11 +196,11 @@ class TopicAdmin:
         error = self._heard.instead_of(error)
         place = f"topic {topic}" if topic else f"Kafka at {self._broker}"
         if error.code() == KafkaError.TOPIC_EXCEPTION:
-            hint = "rename the table, or choose another --topic-prefix: this is no name for a topic"
+            hint = "rename the table, or choose a different --topic-prefix: Kafka rejects this topic name"
             return RefusedError(f"{place}: {error.str()}", hint)
         if error.code() in _REFUSALS:
             return ServiceRefused(
-                f"{place}: {error.str()}", "make the topic by hand, or check the user's rights (ACLs)"
+                f"{place}: {error.str()}", "create the topic manually, or check the user's rights (ACLs)"
             )
         if error.code() in NOT_LET_IN:
             return not_let_in("Kafka", error)

@@ -1,6 +1,6 @@
 """The checks of the brokers for --exactly-once by doctor; they create and change nothing.
 
-Whether the relay's user may write under its transactional.id is not checked: the only way would be to begin a
+They don't check that the relay's user may write under its transactional.id: the only way would be to begin a
 transaction, which fences any relay that has one open. The relay reports it when it starts.
 """
 
@@ -46,19 +46,19 @@ def judged(settings: RelaySettings, found: dict[str, int], brokers: int, wanted:
     longest = found.get(_LONGEST)
     if longest is not None and wanted is not None and wanted > longest:
         raise ServiceRefused(
-            f"transaction.timeout.ms is {wanted}, and the brokers take {longest} at most",
-            f"give -C transaction.timeout.ms={longest} or less, or raise {_LONGEST} at the brokers",
+            f"transaction.timeout.ms is {wanted}, but the brokers allow at most {longest}",
+            f"set -C transaction.timeout.ms={longest} or less, or raise {_LONGEST} on the brokers",
         )
     if brokers < found.get(_MIN_ISR, 0):
         raise ServiceRefused(
-            f"transactions want {found[_MIN_ISR]} replicas in step ({_MIN_ISR}); brokers up: {brokers}",
-            "start the others, or lower it at the brokers",
+            f"transactions need {found[_MIN_ISR]} in-sync replicas ({_MIN_ISR}); brokers up: {brokers}",
+            f"start more brokers, or lower {_MIN_ISR} on the brokers",
         )
     told = [f"position in topic {positions_topic(settings)}"]
     if longest is not None:
         told.append(f"a snapshot may take {min(longest, wanted or longest) // 1_000} s")
     if brokers > 1 and found.get(_REPLICAS, brokers) == 1:
-        told.append(f"{_REPLICAS} is 1: the relay waits where its one broker is away")
+        told.append(f"{_REPLICAS} is 1: the relay waits while that one broker is down")
     return ", ".join(told)
 
 
@@ -76,7 +76,7 @@ def _asked(settings: RelaySettings) -> tuple[dict[str, int], int]:
             raise unreachable(settings.broker, reason) from error
         raise ConnectionFailed(
             f"the brokers' settings can't be read: {reason.str()}",
-            "grant the relay's user the right (ACL) DescribeConfigs on the cluster, or look at them by hand",
+            "grant the relay's user the right (ACL) DescribeConfigs on the cluster, or check them manually",
         ) from error
     values = {name: entries[name].value for name in (_LONGEST, _MIN_ISR, _REPLICAS) if name in entries}
     return {name: int(value) for name, value in values.items() if value is not None}, len(nodes)

@@ -22,26 +22,26 @@ _READY_SECONDS = 0.002
 #: Period (seconds) and maximum number of commits for the statistics on commit durations.
 _SECONDS, _RECENT = 10.0, 2_000
 _REFUSALS = {
-    KafkaError.INVALID_TRANSACTION_TIMEOUT: "give -C transaction.timeout.ms=N with no more than the brokers' "
+    KafkaError.INVALID_TRANSACTION_TIMEOUT: "set -C transaction.timeout.ms=N to at most the brokers' "
     "transaction.max.timeout.ms",
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "grant the relay's user the rights (ACLs) Write and "
     "Describe on its transactional.id, which begins with bwtui-",
-    KafkaError._UNSUPPORTED_FEATURE: "go on without --exactly-once, or with brokers from 2.5 on",
-    KafkaError.UNSUPPORTED_VERSION: "go on without --exactly-once, or with brokers from 2.5 on",
+    KafkaError._UNSUPPORTED_FEATURE: "upgrade the brokers to 2.5 or later, or omit --exactly-once",
+    KafkaError.UNSUPPORTED_VERSION: "upgrade the brokers to 2.5 or later, or omit --exactly-once",
 }
 
 
 def not_begun(error: KafkaError, broker: str) -> BwtuiError:
     """Return the error for transactions that can't be started."""
     if error.code() in _REFUSALS:
-        return ServiceRefused(f"Kafka takes no transactions: {error.str()}", _REFUSALS[error.code()])
+        return ServiceRefused(f"Kafka rejects transactions: {error.str()}", _REFUSALS[error.code()])
     if error.code() in NOT_LET_IN:
         return not_let_in("Kafka", error)
     if error.retriable():
         return unreachable(broker, error)
     return ConnectionFailed(
-        f"Kafka does not begin a transaction: {error.str()}",
-        "the brokers' logs say why; it is tried again",
+        f"Kafka can't begin a transaction: {error.str()}",
+        "the relay retries; check the brokers' logs",
     )
 
 
@@ -108,7 +108,7 @@ class PendingCommit:
         self._is_given_up = False
         #: Why it has failed, once it has ended. Only Kafka's own confirmation sets it to None: if the thread
         #: ends in any other way, the transaction may or may not be committed.
-        self.error: KafkaError | None = KafkaError(KafkaError._FAIL, "its thread ended before it did")
+        self.error: KafkaError | None = KafkaError(KafkaError._FAIL, "its thread ended before the commit did")
         self._is_ready = is_ready
         self._is_begun = False
         #: The end of its transaction by the monotonic clock.

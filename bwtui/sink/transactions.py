@@ -38,8 +38,8 @@ from bwtui.sink.transaction_commits import (
 #: maximum that the relay has in flight (`bwtui.relay.batch.IN_FLIGHT_BYTES`): it stops reading until they are
 #: committed.
 SPLIT_ROWS, SPLIT_BYTES = 200_000, 32 << 20
-#: So is one that takes longer than this share of Kafka's transaction timeout: Kafka would abort it, and again
-#: whenever it is read again.
+#: A transaction that takes longer than this share of Kafka's timeout is split too: Kafka would abort it, and
+#: abort it again whenever it is reread.
 _SHARE = 0.5
 #: transaction.timeout.ms: how long Kafka keeps an inactive transaction open. That of a killed relay blocks
 #: readers until then, or until the relay is started again. A snapshot is one transaction: it has Kafka's
@@ -151,7 +151,7 @@ class TransactionalSink(KafkaSink):
         self._producer = self._new_producer()
         self._produce = self._producer.produce
         if fenced:
-            raise ServiceRefused(fenced, "leave that one running, or stop it before you start this one again")
+            raise ServiceRefused(fenced, "keep that relay running, or stop it before you restart this one")
 
     def _forget(self) -> None:
         #: Batches of the open transaction.
@@ -215,7 +215,7 @@ class TransactionalSink(KafkaSink):
 
     @property
     def is_busy(self) -> bool:
-        """Whether a commit or a message is in flight."""
+        """True if a commit or a message is in flight."""
         if self._is_broken:
             # Its messages will not be delivered.
             return not self._end(0.0)
@@ -223,7 +223,7 @@ class TransactionalSink(KafkaSink):
 
     @property
     def wants_boundary(self) -> bool:
-        """Whether the transaction should end as soon as one of PostgreSQL's does."""
+        """True if the transaction should end as soon as one of PostgreSQL's does."""
         return self._is_open and self._commit is None and self._is_due()
 
     def mark(self, position: Position, *, is_whole: bool, is_idle: bool = False) -> None:

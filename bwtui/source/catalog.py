@@ -66,7 +66,7 @@ class Attribute:
 
     @property
     def may_be_missing(self) -> bool:
-        """Whether a relation that was written while the column existed may lack it."""
+        """True if a relation that was written while the column existed may lack it."""
         return self.dropped or self.generated or self.listed
 
 

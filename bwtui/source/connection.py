@@ -146,7 +146,7 @@ def decoder_of(connection: Connection) -> Decode | None:
 def no_decoder(encoding: str, reason: str) -> RefusedError:
     """Return the error for an encoding whose characters PostgreSQL does not report."""
     return RefusedError(
-        f"PostgreSQL does not say what the characters of {encoding} are: {reason}",
+        f"PostgreSQL can't report the characters of encoding {encoding}: {reason}",
         "the role needs the language plpgsql: GRANT USAGE ON LANGUAGE plpgsql TO PUBLIC;",
     )
 
@@ -160,7 +160,7 @@ def connection_failed(message: str, info: str = "") -> ConnectionFailed:
     plain = " ".join(message.split())
     kind: type[ConnectionFailed] = AuthenticationFailed
     if _MALFORMED.match(plain):
-        raise BwtuiError(f"libpq refuses the connection string: {plain}", "check -d/--postgres")
+        raise BwtuiError(f"libpq rejects the connection string: {plain}", "check -d/--postgres")
     if _REFUSED.search(plain):
         hint = "check user and password (PGPASSWORD, ~/.pgpass) and the server's pg_hba.conf"
     elif role := _NO_LOGIN.search(plain):
@@ -175,9 +175,7 @@ def connection_failed(message: str, info: str = "") -> ConnectionFailed:
     elif _CERTIFICATE.search(plain):
         hint = "check sslmode, sslrootcert, sslcert and sslkey in -d/--postgres, and the server's certificate"
     elif _POOLER.search(plain):
-        hint = (
-            "a connection pooler refuses replication: give the address of PostgreSQL itself in -d/--postgres"
-        )
+        hint = "the connection pooler does not support replication: set PostgreSQL's address in -d/--postgres"
     elif "does not exist" in plain:
         hint = "check the database and user names in -d/--postgres"
     else:
@@ -188,11 +186,11 @@ def connection_failed(message: str, info: str = "") -> ConnectionFailed:
 def _hint_while_away(plain: str) -> str:
     """Return a hint for a server that can't be reached, or that accepts no sessions at present."""
     if _NO_PRIMARY.search(plain):
-        return "no host of -d/--postgres is a primary: promote a standby, or name target_session_attrs=any"
+        return "no host of -d/--postgres is a primary: promote a standby, or set target_session_attrs=any"
     if _FULL.search(plain):
-        return "end sessions that are not needed, or raise the limit that is named"
+        return "end sessions that are not needed, or raise the limit that the error names"
     # The message may be in any language, and libpq does not expose the SQLSTATE of a failed login.
-    return "check that PostgreSQL runs there and lets us in, and -d/--postgres or BWTUI_POSTGRES"
+    return "check that PostgreSQL runs there and accepts the login, and check -d/--postgres or BWTUI_POSTGRES"
 
 
 def statement_failed(error: psycopg2.Error) -> BwtuiError:
@@ -205,7 +203,7 @@ def statement_failed(error: psycopg2.Error) -> BwtuiError:
         # PostgreSQL accepts bytes in a name that are not characters in the database's encoding (or
         # SQL_ASCII).
         return _no_name(primary)
-    return RefusedError(f"PostgreSQL refuses a statement of the relay: {primary}", remedy(error))
+    return RefusedError(f"PostgreSQL rejects a statement of the relay: {primary}", remedy(error))
 
 
 def query(connection: Connection, sql: str, *args: Any) -> list[tuple[Any, ...]]:
@@ -220,7 +218,7 @@ def query(connection: Connection, sql: str, *args: Any) -> list[tuple[Any, ...]]
 
 
 def _no_name(reason: str) -> RefusedError:
-    return RefusedError(f"a table or a column has a name that is not UTF-8: {reason}", "rename it")
+    return RefusedError(f"the name of a table or column is not valid UTF-8: {reason}", "rename it")
 
 
 def execute(connection: Connection, sql: str, *args: Any) -> None:

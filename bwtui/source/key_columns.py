@@ -127,7 +127,7 @@ def last_key(relation: Relation, key: Sequence[KeyColumn], lines: Sequence[bytes
             texts.append(field.decode())
         except UnicodeDecodeError as error:
             raise RefusedError(
-                f"a key of table {relation.qualified_name} is no text in the database's encoding",
-                "mend the row; 'bwtui snapshot' with --where leaves it out",
+                f"a key of table {relation.qualified_name} is not valid text in the database's encoding",
+                "fix the row, or exclude it with 'bwtui snapshot --where'",
             ) from error
     return tuple(texts)

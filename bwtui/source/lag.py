@@ -66,7 +66,7 @@ class Blocker(NamedTuple):
 
     def __str__(self) -> str:
         table = f" with a lock on {self.table}" if self.table else ""
-        age = f", whose transaction is open for {duration(self.seconds)}" if self.seconds else ""
+        age = f", with a transaction open for {duration(self.seconds)}" if self.seconds else ""
         return f"pid {self.pid}{table}{age}{f', application {self.application}' if self.application else ''}"
 
     @property
@@ -97,7 +97,7 @@ class Lag:
     sent_lsn: int | None = None
     #: Sessions that hold locks which bwtui's sessions wait for.
     blockers: "tuple[Blocker, ...]" = ()
-    #: Whether the server is a standby.
+    #: True if the server is a standby.
     in_recovery: bool = False
 
 

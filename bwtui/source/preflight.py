@@ -101,10 +101,10 @@ def wait_for_release(look: Callable[[], SlotState | None], on_wait: OnWait) -> S
         if slot is None or not slot.active:
             return None
         return (
-            f"waiting for slot {slot.name}, which the server's process {slot.active_pid} holds",
+            f"waiting for slot {slot.name}, which is active for the server's process {slot.active_pid}",
             RefusedError(
                 f"slot {slot.name} is already active, for the server's process {slot.active_pid}",
-                "stop the other consumer, or name another slot with -s/--slot",
+                "stop the other consumer, or choose a different slot with -s/--slot",
             ),
         )
 
@@ -134,12 +134,12 @@ def obstacle_to_make(connection: Connection, name: str) -> Obstacle | None:
     process = reserve(connection, name)
     if process is None:
         return None
-    return f"waiting for another relay that makes slot {name}", RefusedError(
-        f"another relay makes slot {name}, in the server's process {process or '?'}",
-        "wait for it, or stop it; one that hangs is ended by: "
+    return f"waiting for another relay that is creating slot {name}", RefusedError(
+        f"another relay is creating slot {name}, in the server's process {process or '?'}",
+        "wait for it, or stop it; if it hangs, end it with: "
         + printed(f"SELECT pg_terminate_backend({process})")
         if process
-        else "wait for it, and start again",
+        else "wait until it has finished, then start again",
     )
 
 
@@ -173,33 +173,32 @@ def enough_wal(level: str, effective: str | None, *, in_recovery: bool) -> str:
     slot raises it to logical. A standby can't do that: its level follows the primary.
     """
     if "logical" in (level, effective):
-        return "logical" if level == "logical" else f"logical, though wal_level is {level}"
+        return "logical" if level == "logical" else f"logical, although wal_level is {level}"
     if effective is not None and level == "replica":
         if not in_recovery:
-            return "replica, and logical once the slot is made"
+            return "replica, and logical once the slot exists"
         raise RefusedError(
-            "the primary writes no WAL for logical decoding: its effective_wal_level is replica",
-            "make a logical slot on the primary, or restart it after you have run there: "
-            + printed(_WAL_LEVEL),
+            "the primary does not write WAL for logical decoding: its effective_wal_level is replica",
+            "create a logical slot on the primary, or run this there and restart it: " + printed(_WAL_LEVEL),
         )
     raise RefusedError(
         f"the server's wal_level is {level}, not logical",
-        f"restart the server after you have run: {printed(_WAL_LEVEL)}",
+        f"run this, then restart the server: {printed(_WAL_LEVEL)}",
     )
 
 
 def _check_slot(connection: Connection, settings: RelaySettings) -> str:
     slot = slot_state(connection, settings.slot)
     if slot is None:
-        return "will be made"
-    another = "name another slot with -s/--slot"
+        return "will be created"
+    another = "choose a different slot with -s/--slot"
     if not slot.plugin:
         raise RefusedError(
-            f"slot {slot.name} is for physical replication, as of a standby: the relay needs a logical one",
+            f"slot {slot.name} is a physical replication slot, but the relay needs a logical one",
             another,
         )
     if slot.plugin != PLUGIN:
-        raise RefusedError(f"slot {slot.name} belongs to another plugin, {slot.plugin}", another)
+        raise RefusedError(f"slot {slot.name} uses plugin {slot.plugin}, not {PLUGIN}", another)
     here = query(connection, "select current_database()")[0][0]
     if slot.database != here:
         raise RefusedError(f"slot {slot.name} belongs to database {slot.database}, not {here}", another)
@@ -229,11 +228,11 @@ def _check_publications(connection: Connection, settings: RelaySettings) -> str:
     if slot_state(connection, settings.slot) is not None:
         raise RefusedError(
             f"slot {settings.slot} exists, but its publication {name} does not",
-            "name the slot's publication with --publication, or drop the slot with 'bwtui slots drop'",
+            "set the slot's publication with --publication, or drop the slot with 'bwtui slots drop'",
         )
     tables = selected_tables(connection, settings)
     if not settings.allow_unkeyed and not all(table.has_key for table in tables):
-        return "will be made of tables that have a key, or are left out"
+        return "will be created once every table has a key or is excluded"
     return rights.check_create(connection, name, tables)
 
 
@@ -255,7 +254,7 @@ def _check_room(connection: Connection, settings: RelaySettings) -> str:
     if limit - used < needed:
         raise RefusedError(
             f"{used} of {limit} replication slots are in use, and the relay needs {needed}",
-            "drop one that is not needed ('bwtui slots list'), or restart the server after you have run: "
+            "drop an unused slot ('bwtui slots list'), or run this and restart the server: "
             + printed(f"ALTER SYSTEM SET max_replication_slots = {limit + needed}"),
         )
     return f"{limit - used} of {limit} are free"
@@ -271,7 +270,7 @@ def _check_senders(connection: Connection, settings: RelaySettings) -> str:
     if used >= limit:
         raise RefusedError(
             f"{used} of {limit} WAL senders are in use, and the relay needs one",
-            "restart the server after you have run: "
+            "run this, then restart the server: "
             + printed(f"ALTER SYSTEM SET max_wal_senders = {limit + 1}"),
         )
     return f"{limit - used} of {limit} are free"
@@ -306,7 +305,8 @@ def chosen_tables(
             raise _unpublished(connection, settings, matching, {".".join(name) for name in names})
     if not tables and not chosen.is_open:
         raise RefusedError(
-            "no table matches --table and --exclude-table", "they are matched whole against schema.table"
+            "no table matches --table and --exclude-table",
+            "each regular expression must match schema.table as a whole",
         )
     return tuple(tables)
 
@@ -321,14 +321,14 @@ def _unpublished(
             return RefusedError(
                 f"table {one.qualified_name} is a partition, and publication {name} publishes it as part of "
                 f"table {min(roots)}",
-                f"choose that table: --table '{re.escape(min(roots))}'",
+                f"select the root table: --table '{re.escape(min(roots))}'",
             )
     names = [table.qualified_name for table in matching]
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     are = "tables {} are" if len(names) > 1 else "table {} is"
     problem = f"{are.format(', '.join(names[:_NAMED]) + more)} not in publication {name}"
     if not all(table.has_key for table in matching):
-        return RefusedError(problem, "'bwtui doctor' with the same options says what to run")
+        return RefusedError(problem, "run 'bwtui doctor' with the same options: it prints the statements")
     added = ", ".join(map(publication.table_clause, matching))
     alter = f"ALTER PUBLICATION {quote_identifier(name)} ADD TABLE {added}"
     return RefusedError(problem, f"let the owner run: {printed(alter)}")

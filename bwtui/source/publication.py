@@ -192,7 +192,7 @@ def create(connection: Connection, publication: str, tables: Sequence[TableInfo]
         plain = " ".join(str(error).split())
         hint = f"let a superuser run: {printed(*statements)}"
         if isinstance(error, psycopg2.errors.LockNotAvailable):
-            hint = "a table is being altered or vacuumed: start again when that is done"
+            hint = "start again once the ALTER or VACUUM of the locked table has finished"
         elif isinstance(error, psycopg2.errors.DuplicateObject):
             hint = drop_alone(publication)
         raise RefusedError(f"can't create publication {publication}: {plain}", hint) from error
@@ -202,7 +202,7 @@ def create(connection: Connection, publication: str, tables: Sequence[TableInfo]
 def drop_alone(publication: str) -> str:
     """Return the hint for a ``publication`` that does not exist while its companion does."""
     alone = printed(f"drop publication {quote_identifier(unkeyed_name(publication))}")
-    return f"start again; if that does not help and nothing reads it, run: {alone}"
+    return f"start again; if that fails and no client reads the existing publication, run: {alone}"
 
 
 def create_statements(

@@ -44,12 +44,12 @@ _LEAVES_SQL = """
 select p.relid::oid from pg_catalog.pg_partition_tree(%s) p where p.isleaf and p.level > 0 order by 1
 """
 _EVERYTHING = "insert, update, delete, truncate"
-_BARE = "it has no replica identity: give it a primary key first"
-_WITHOUT_KEY = "it has no key: give it a primary key first"
-_ADDED = "a running relay adds it on its own, unless it was taken out of the publication"
-_JOINS = f"{_BARE}, or add it to the publication of inserts"
-_EARLIER = "the relay sends its rows from before too, after this: "
-_NEW_ONE = "while the relay runs, and start it again once it has caught up with that, run: {}"
+_BARE = "it has no replica identity: add a primary key first"
+_WITHOUT_KEY = "it has no key: add a primary key first"
+_ADDED = "a running relay adds it automatically, unless it was removed from the publication"
+_JOINS = f"{_BARE}, or add it to the publication for inserts"
+_EARLIER = "the relay also sends its earlier rows once you have run: "
+_NEW_ONE = "while the relay runs, run the following, then restart the relay once it has caught up: {}"
 _SCHEMAS = " or exists (select from pg_catalog.pg_publication_namespace n where n.pnpubid = p.oid)"
 
 
@@ -66,7 +66,7 @@ class Shortfall:
     says: str
     hint: str
     captured: bool = True
-    #: Whether the table is outside the publication.
+    #: True if the table is outside the publication.
     outside: bool = False
 
     @property
@@ -111,7 +111,7 @@ def shortfalls(
         if entry := published.get((table.namespace, table.name)):
             yield from _blocked(table, entry)
             if not entry.inserts and chosen(table):
-                says = "is published without its inserts, so nothing of it is"
+                says = "is published without its inserts, and so not at all"
                 yield _shortfall(table, says, instead, captured=False)
     own_tables = publication.published_tables(connection, names[:1])
     own = {(table.namespace, table.name) for table in own_tables}
@@ -178,10 +178,10 @@ def _filtered(entries: Sequence[PublishedTable]) -> Iterator[str]:
             filters.setdefault(row_filter, []).append(operation)
     for row_filter, operations in filters.items():
         if operations == every:
-            yield f"is published only where {row_filter}: its other rows are not captured"
+            yield f"is published only where {row_filter}: other rows are not captured"
         else:
             some = " and ".join(operations)
-            yield f"has its {some} published only where {row_filter}: others are not captured"
+            yield f"has {some} published only where {row_filter}: others are not captured"
 
 
 def _widen(name: str, table: TableInfo, *, has_slot: bool) -> str:
@@ -190,7 +190,7 @@ def _widen(name: str, table: TableInfo, *, has_slot: bool) -> str:
     """
     alter, to = f"ALTER PUBLICATION {quote_identifier(name)}", table_clause(table)
     whole = printed(f"{alter} DROP TABLE {to}", f"{alter} ADD TABLE {to}")
-    return f"if that is not meant: {_EARLIER}{whole}" if has_slot else f"if that is not meant, run: {whole}"
+    return f"if that is unintended: {_EARLIER}{whole}" if has_slot else f"if that is unintended, run: {whole}"
 
 
 def _open(connection: Connection, names: Sequence[str]) -> dict[str, bool]:
@@ -207,8 +207,8 @@ def _of_publications(opened: dict[str, bool], instead: str) -> Iterator[Shortfal
         yield Shortfall(
             f"publication {name}",
             None,
-            "takes in every table that is made later, and publishes updates and deletes: PostgreSQL refuses"
-            " an application's UPDATE and DELETE on one without a replica identity",
+            "includes all future tables, and publishes updates and deletes: PostgreSQL rejects"
+            " an application's UPDATE and DELETE on tables without a replica identity",
             instead,
         )
 
@@ -225,10 +225,10 @@ def _list_instead(
     joins = bool(unkeyed) and len(names) == 1 and settings.allow_unkeyed
     if joins and has_slot:
         made = printed(publication.create_unkeyed_statement(names[0], unkeyed))
-        return f"'bwtui doctor' says what to run after this: {_NEW_ONE.format(made)}"
+        return f"run 'bwtui doctor' again after this step: {_NEW_ONE.format(made)}"
     statements = publication.create_statements(names[0], tables)[: 2 if joins else len(names)]
     dropped = ", ".join(map(quote_identifier, names))
-    return "for a list of tables instead, with the row filters and options that it had, run: " + printed(
+    return "to list the tables instead, add the former row filters and options, and run: " + printed(
         f"DROP PUBLICATION {dropped}", *statements
     )
 
@@ -315,7 +315,7 @@ class _PublicationHints:
         if self._companion in self._names:
             return f"{_JOINS}; {self._when}{_add(self._companion, table)}"
         if self._exists:
-            return f"the relay reads {self._companion} from its next start on, once it has caught up with now"
+            return f"restart the relay once it has caught up with now: it then also reads {self._companion}"
         return self._made if table.oid in self._unkeyed else self._make([table])
 
     def _make(self, tables: Sequence[TableInfo]) -> str:
@@ -345,11 +345,11 @@ def _blocked(table: TableInfo, entry: PublishedTable) -> Iterator[Shortfall]:
     alter = printed(f"ALTER TABLE {quoted_name(table)} REPLICA IDENTITY FULL")
     yield _shortfall(
         table,
-        f"has no replica identity, and PostgreSQL refuses an application's {' and '.join(refused)} on it, "
-        "because its publication publishes them",
-        "give each partition of it a primary key, or REPLICA IDENTITY FULL"
+        f"has no replica identity, so PostgreSQL rejects an application's {' and '.join(refused)} on it, "
+        "which its publication publishes",
+        "add a primary key to each of its partitions, or set REPLICA IDENTITY FULL"
         if table.partitioned
-        else f"give it a primary key, or run: {alter}",
+        else f"add a primary key, or run: {alter}",
     )
 
 
@@ -372,6 +372,6 @@ def _in_part(table: TableInfo, entry: PublishedTable, hint: str) -> Iterator[Sho
         table,
         f"has a replica identity, but its {' and '.join(missing)} are not published: "
         "its topic does not follow it",
-        f"what was not published is not sent any more, but with a new slot's snapshot; {hint}",
+        f"only the snapshot of a new slot sends the rows that were not published; {hint}",
         captured=len(missing) < len(operations),
     )

@@ -40,13 +40,13 @@ class QueryPool:
                 self._give_back(session, idle)
         except (psycopg2.OperationalError, psycopg2.InterfaceError) as error:
             reason = " ".join(str(error).split())
-            hint = "the relay asks again; check that PostgreSQL runs and has connections left"
-            raise ConnectionFailed(f"PostgreSQL does not answer: {reason}", hint) from error
+            hint = "the relay retries; check that PostgreSQL runs and has free connections"
+            raise ConnectionFailed(f"a query to PostgreSQL failed: {reason}", hint) from error
         except (psycopg2.DataError, psycopg2.errors.DataCorrupted) as error:
             # PostgreSQL's message may quote a row's value.
             raise RowError(
-                f"PostgreSQL refuses a value of the row (SQLSTATE {error.pgcode})",
-                "mend the row in PostgreSQL, or drop such rows into the dead letters with --on-error log",
+                f"PostgreSQL rejects a value of the row (SQLSTATE {error.pgcode})",
+                "fix the row in PostgreSQL, or write such rows to the dead letters with --on-error log",
             ) from None
         except psycopg2.Error as error:
             raise RefusedError(f"PostgreSQL: {error.diag.message_primary}", remedy(error)) from error

@@ -118,8 +118,8 @@ def refusal(
     """Return the error for a table whose key lacks the columns ``missing``, with the fix."""
     plural = "columns" if len(missing) > 1 else "column"
     return RefusedError(
-        f"the key of table {table} is not published whole, so that many rows would share one: "
-        f"{plural} {', '.join(missing)} missing",
+        f"the key of table {table} is not published completely, so rows would share a key: "
+        f"{plural} {', '.join(missing)} {'are' if len(missing) > 1 else 'is'} missing",
         "; ".join(_mend(connection, settings, oid, table, missing)),
     )
 
@@ -147,7 +147,7 @@ def unused_key(connection: Connection, table: TableInfo | Relation) -> UnusedKey
     if any(attribute.in_identity for attribute in now):
         if isinstance(table, TableInfo) and table.partitioned:
             return UnusedKey(
-                "has partitions without a replica identity", "give each partition a replica identity"
+                "has partitions without a replica identity", "set a replica identity on each partition"
             )
         return None
     # With REPLICA IDENTITY USING INDEX: the columns of that index. Otherwise also those of a deferrable key.
@@ -164,7 +164,7 @@ def unused_key(connection: Connection, table: TableInfo | Relation) -> UnusedKey
         return None
     says = "has a deferrable primary key, which can't be a replica identity"
     if any(partitioned for *_, partitioned in query(connection, _NAME_SQL, table.oid)):
-        return UnusedKey(says, "give the table a primary key that is not deferrable")
+        return UnusedKey(says, "add a primary key that is not deferrable")
     index = quote_identifier(f"{table.name[:40]}_replica_identity")
     return UnusedKey(
         says,
@@ -188,7 +188,7 @@ def unkeyed_refusal(connection: Connection, tables: Sequence[TableInfo | Relatio
     elif keyless:
         without = "tables have no primary key and no replica identity index"
         reasons.insert(0, f"{len(keyless)} {without}: {', '.join(keyless)}")
-    hint = f"leave out with {exclude_option(names)}, or allow with -u"
+    hint = f"exclude with {exclude_option(names)}, or allow with -u"
     hint = f"add a primary key, {hint}" if keyless else hint
     together: dict[str, tuple[str, ...]] = {}
     for _, key in found:
@@ -236,17 +236,17 @@ def _mend(
     lacking = [attribute for attribute in now if attribute.name in missing]
     wanted = [attribute for attribute in lacking if not _is_published(members, now, attribute)]
     if not wanted:
-        yield "it is published by now: rows from before go to the dead letters with --on-error log"
-        yield "or a new slot takes a new snapshot"
+        yield "new rows contain it: use --on-error log to write earlier rows to the dead letters"
+        yield "or create a new slot with a new snapshot"
         return
     if any(attribute.generated for attribute in wanted) and connection.server_version < 180000:
-        yield "a generated column can't be published before PostgreSQL 18: give the table another key"
-        yield f"or leave it out with {exclude_option([table])}"
+        yield "PostgreSQL publishes generated columns from version 18 on: use a different key"
+        yield f"or exclude the table with {exclude_option([table])}"
         return
     if not members:
         tables = list(filter(TableFilter(settings), list_tables(connection)))
         made = publication.create_statements(settings.publication_name, tables, generated=True)
-        yield f"make the publications first: {printed(*made)}"
+        yield f"create the publications first: {printed(*made)}"
         return
     for namespace, name, partitioned in query(connection, _NAME_SQL, oid):
         named = f"{'' if partitioned else 'ONLY '}{quote_qualified(namespace, name)}"

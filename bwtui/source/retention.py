@@ -116,4 +116,4 @@ def _since(entry: T, field: str) -> T:
 def _masked(number: int, role: str) -> str:
     whose = "a session of another role" if number == 1 else f"{number} sessions of other roles"
     grant = printed(f"GRANT pg_read_all_stats TO {quote_identifier(role)}")
-    return f"PostgreSQL does not tell this role all about {whose}: {grant}"
+    return f"PostgreSQL hides details of {whose} from this role; to show them, run: {grant}"

@@ -40,7 +40,7 @@ def check_replicate(connection: Connection) -> str:
     role, allowed = query(connection, _ROLE_SQL)[0]
     if not allowed:
         raise RefusedError(
-            f"role {role} may not replicate",
+            f"role {role} lacks the REPLICATION privilege",
             f"let a superuser run: {printed(f'ALTER ROLE {quote_identifier(role)} REPLICATION')}",
         )
     return str(role)
@@ -55,16 +55,16 @@ def check_create(connection: Connection, name: str, tables: Sequence[TableInfo])
         raise RefusedError(message, publication.drop_alone(name))
     made = printed(*publication.create_statements(name, tables))
     if in_recovery:
-        message = f"the server is a standby, and publication {name} is not there"
+        message = f"the server is a standby, and publication {name} does not exist"
         raise RefusedError(message, f"run on the primary: {made}")
-    lacking = [] if may_create else [f"has no right to create in database {database}"]
+    lacking = [] if may_create else [f"lacks the CREATE privilege on database {database}"]
     # A superuser owns them all.
     if others := [table.qualified_name for table in tables if not table.owned]:
         lacking.append(f"does not own {', '.join(others)}")
     if lacking:
-        message = f"role {role} may not make publication {name}: it {' and '.join(lacking)}"
+        message = f"role {role} can't create publication {name}: it {' and '.join(lacking)}"
         raise RefusedError(message, f"let a superuser run: {made}")
-    return f"{name} and {companion} will be made"
+    return f"{name} and {companion} will be created"
 
 
 def check_read(
@@ -94,7 +94,7 @@ def check_read(
     if granted:
         names = [f"schema {schema}" for schema in closed] + [".".join(table) for table in hidden]
         raise RefusedError(
-            f"role {role} may not read {', '.join(names)}", f"let the owner run: {printed(*granted)}"
+            f"role {role} can't read {', '.join(names)}", f"let the owner run: {printed(*granted)}"
         )
     if rows_hidden:
         raise RefusedError(

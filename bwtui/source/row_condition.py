@@ -25,15 +25,15 @@ def check_condition(dsn: str, namespace: str, table: str, where: str) -> None:
     a line end before the closing one. Raises RefusedError and ConnectionFailed.
     """
     if not where.strip() or "\0" in where:
-        raise RefusedError("the condition is empty", "give an SQL expression over the table's columns")
+        raise RefusedError("the condition is empty", "write an SQL expression over the table's columns")
     try:
         size = len(where.encode())
     except UnicodeEncodeError as error:
-        raise RefusedError("the condition is no text", "write it in UTF-8") from error
+        raise RefusedError("the condition is not valid UTF-8", "write it in UTF-8") from error
     if size > MOST:
         raise RefusedError(
             f"the condition is longer than {MOST:,} bytes",
-            "choose by a column's range, or by a subquery of a table that holds the keys",
+            "select a range of a column, or use a subquery on a table that holds the keys",
         )
     connection = connect_raw(dsn, replication=False)
     try:
@@ -58,23 +58,23 @@ def _prepare(connection: pq.abc.PGconn, sql: str) -> None:
     if result.status != pq.ExecStatus.COMMAND_OK:
         raise _refused(server_error(result))
     if connection.describe_prepared(b"").nparams:
-        raise RefusedError("the condition has a parameter", "write the value in the place of $1")
+        raise RefusedError("the condition has a parameter", "replace $1 with its value")
 
 
 def _refused(error: ServerError) -> BwtuiError:
     reason = error.message.removeprefix("PostgreSQL: ")
     with contextlib.suppress(KeyError):
-        return RefusedError(f"the condition is refused: {reason}", _HINTS[error.sqlstate])
+        return RefusedError(f"PostgreSQL rejects the condition: {reason}", _HINTS[error.sqlstate])
     if error.sqlstate in _NOT_FOUND:
-        hint = "name what isn't PostgreSQL's own with its schema: no other is searched"
-        return RefusedError(f"the condition is refused: {reason}", hint)
+        hint = "qualify names outside pg_catalog with their schema: the search path is empty"
+        return RefusedError(f"PostgreSQL rejects the condition: {reason}", hint)
     if error.sqlstate[:2] in ("", "08", "55", "57"):
         return ConnectionFailed(error.message, error.hint)
-    return RefusedError(f"the condition is refused: {reason}", error.hint)
+    return RefusedError(f"PostgreSQL rejects the condition: {reason}", error.hint)
 
 
 _HINTS = {
-    errorcodes.SYNTAX_ERROR: "it has to be one SQL expression, as it stands after WHERE",
-    errorcodes.UNDEFINED_COLUMN: "check the column's name: 'psql' shows the table's with \\d",
-    errorcodes.DATATYPE_MISMATCH: "it has to be true or false, as it stands after WHERE",
+    errorcodes.SYNTAX_ERROR: "write one SQL expression, as after WHERE",
+    errorcodes.UNDEFINED_COLUMN: "check the column's name: \\d in psql lists the table's columns",
+    errorcodes.DATATYPE_MISMATCH: "write a boolean expression, as after WHERE",
 }

@@ -53,7 +53,7 @@ class SlotState:
     server_lsn: int
     temporary: bool
     two_phase: bool = False
-    #: Whether it is synchronized to standbys, and whether it came from another server; None before PostgreSQL
+    #: True if it is synchronized to standbys, or came from a different server; None before PostgreSQL
     #: 17.
     failover: bool | None = None
     synced: bool | None = None
@@ -82,10 +82,10 @@ _STATE: tuple[tuple[str, Callable[[str], object]], ...] = (
 )
 #: Why a slot was invalidated, by pg_replication_slots' invalidation_reason.
 _INVALIDATED = {
-    "wal_removed": ": it kept more than max_slot_wal_keep_size",
-    "rows_removed": ": rows of the catalog that it needs are gone",
+    "wal_removed": ": it exceeded max_slot_wal_keep_size",
+    "rows_removed": ": catalog rows that it needs were removed",
     "wal_level_insufficient": ": wal_level was lowered",
-    "idle_timeout": ": nobody read it for idle_replication_slot_timeout",
+    "idle_timeout": ": no client read it for idle_replication_slot_timeout",
 }
 _STATE_SQL = f"""
 select {", ".join(f"({column})::text" for column, _ in _STATE)}
@@ -154,9 +154,9 @@ def check_readable(slot: SlotState, server_version: int) -> None:
     # Before 15, pgoutput has no two-phase commit, and sends a prepared transaction when it is committed.
     if slot.two_phase and server_version >= 150_000:
         raise RefusedError(
-            f"slot {slot.name} was made with two_phase: it sends transactions when they are prepared, "
-            "and the relay reads committed ones",
-            "run in a session with replication=database: "
+            f"slot {slot.name} has two_phase enabled: it sends transactions when they are prepared, "
+            "but the relay needs committed ones",
+            "run this in a session with replication=database: "
             + printed(f"ALTER_REPLICATION_SLOT {quote_identifier(slot.name)} (TWO_PHASE false)")
             if server_version >= 180_000
             else f"run 'bwtui slots drop {slot.name}' and start again with a new snapshot",
@@ -229,9 +229,9 @@ def creation_refused(text: str, sqlstate: str | None, hint: str) -> RefusedError
     The hint depends on the SQLSTATE (PostgreSQL's "Error Codes"), since the text may be in any language.
     """
     if sqlstate == errorcodes.INSUFFICIENT_PRIVILEGE:
-        hint = "let a superuser give the role the right to replicate; 'bwtui doctor' prints the statement"
+        hint = "let a superuser grant the role REPLICATION; 'bwtui doctor' prints the statement"
     elif sqlstate == errorcodes.CONFIGURATION_LIMIT_EXCEEDED:
-        hint = "drop a slot that is not needed ('bwtui slots list') or raise max_replication_slots"
+        hint = "drop an unused slot ('bwtui slots list'), or raise max_replication_slots"
     return RefusedError(f"can't create the replication slot: {text}", hint)
 
 

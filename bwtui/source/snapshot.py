@@ -238,17 +238,17 @@ def copy_refused(error: psycopg2.Error, table: SnapshotTable, connection: Connec
     """Return the error for a table that PostgreSQL does not copy, with a hint by SQLSTATE."""
     reason = " ".join((error.diag.message_primary or str(error)).split())
     name, state = table.relation.qualified_name, error.pgcode or ""
-    without = f"leave the table out with {exclude_option([name])}"
-    hint = f"see PostgreSQL's log for SQLSTATE {state}, or {without}"
+    without = f"exclude the table with {exclude_option([name])}"
+    hint = f"check PostgreSQL's log for SQLSTATE {state}, or {without}"
     if isinstance(error, psycopg2.errors.InsufficientPrivilege):
         hint = right_to_read(reason, table.relation, connection)
     elif isinstance(error, psycopg2.errors.DataCorrupted | psycopg2.errors.IndexCorrupted):
-        hint = f"its files are damaged: restore them, or {without}"
+        hint = f"the table's files are damaged: restore them, or {without}"
     elif isinstance(error, psycopg2.DataError):
         # PostgreSQL's message may quote a row's value.
         reason = f"{type(error).__name__} (SQLSTATE {state})"
         if table.row_filter:
-            hint = f"mend the publication's row filter, or the row that it can't judge: {table.row_filter}"
+            hint = f"fix the publication's row filter, or the row for which it fails: {table.row_filter}"
     return RefusedError(f"the snapshot can't read {name}: {reason}", hint)
 
 
@@ -256,7 +256,7 @@ def right_to_read(reason: str, relation: Relation | TableInfo, connection: Conne
     """Return the statement that lets the role of ``connection`` read a table that it could not read."""
     role = quote_identifier(connection.info.user)
     if "row-level security" in reason:
-        return f"it hides rows from the role: let a superuser run: {printed(f'ALTER ROLE {role} BYPASSRLS')}"
+        return f"let a superuser run: {printed(f'ALTER ROLE {role} BYPASSRLS')}"
     if "permission denied for schema" in reason:
         schema = quote_identifier(relation.namespace)
         return f"let its owner run: {printed(f'GRANT USAGE ON SCHEMA {schema} TO {role}')}"

@@ -6,28 +6,28 @@ from psycopg2 import errorcodes
 #: By SQLSTATE, or by its first two characters for a whole class.
 _REMEDIES = {
     errorcodes.INSUFFICIENT_PRIVILEGE: "let the object's owner or a superuser grant the role that right",
-    errorcodes.SYNTAX_ERROR: "mend the statement: psql shows the place with a caret",
-    errorcodes.UNDEFINED_TABLE: "check the name, and its schema: the search path here is that of the role",
-    errorcodes.UNDEFINED_COLUMN: "check the column's name in the table as it is now",
-    errorcodes.DUPLICATE_TABLE: "it is there already: leave the statement out, or name another",
-    errorcodes.DUPLICATE_COLUMN: "the column is there already: leave the statement out",
-    errorcodes.DUPLICATE_OBJECT: "it is there already: name another",
-    errorcodes.OBJECT_IN_USE: "end whoever uses it first: pg_stat_activity and pg_replication_slots say who",
-    errorcodes.LOCK_NOT_AVAILABLE: "try again when nobody holds its lock: pg_locks says who does",
-    errorcodes.QUERY_CANCELED: "raise statement_timeout for the role, or ask whoever cancelled it",
+    errorcodes.SYNTAX_ERROR: "fix the statement: psql marks the position with a caret",
+    errorcodes.UNDEFINED_TABLE: "check the name and its schema: the role's search_path applies",
+    errorcodes.UNDEFINED_COLUMN: "check the column's name in the current table",
+    errorcodes.DUPLICATE_TABLE: "it already exists: omit the statement, or choose a different name",
+    errorcodes.DUPLICATE_COLUMN: "the column already exists: omit the statement",
+    errorcodes.DUPLICATE_OBJECT: "it already exists: choose a different name",
+    errorcodes.OBJECT_IN_USE: "end the sessions that use it: see pg_stat_activity and pg_replication_slots",
+    errorcodes.LOCK_NOT_AVAILABLE: "try again once the lock is released: pg_locks shows its holder",
+    errorcodes.QUERY_CANCELED: "raise the role's statement_timeout, or find out who cancelled the statement",
     errorcodes.DISK_FULL: "free some space on the server's disk",
     errorcodes.OUT_OF_MEMORY: "give the server more memory, or lower work_mem",
-    errorcodes.TOO_MANY_CONNECTIONS: "raise max_connections, or end sessions that nobody needs",
+    errorcodes.TOO_MANY_CONNECTIONS: "raise max_connections, or end unused sessions",
     errorcodes.ADMIN_SHUTDOWN: "start again once the server is up",
-    errorcodes.READ_ONLY_SQL_TRANSACTION: "name the primary with -d/--postgres: a standby takes no changes",
+    errorcodes.READ_ONLY_SQL_TRANSACTION: "set the primary with -d/--postgres: a standby is read-only",
     "08": "check the network and PostgreSQL's log",
     "22": "check the values: PostgreSQL's log names the statement",
-    "23": "the rows that are there contradict it: psql says which",
-    "42": "check names and types in the statement: psql runs it alone",
-    "53": "give the server what it lacks: its log says what",
+    "23": "existing rows violate the constraint: psql shows which",
+    "42": "check names and types in the statement, such as by running it alone in psql",
+    "53": "the server lacks a resource: its log says which",
     "57": "start again once the server is up",
-    "58": "the server's own files are at fault: look at its log",
-    "XX": "the server's own files may be damaged: look at its log",
+    "58": "the server can't access its own files: check its log",
+    "XX": "the server's own files may be damaged: check its log",
 }
 
 
@@ -39,4 +39,8 @@ def remedy(error: psycopg2.Error) -> str:
 def remedy_for(sqlstate: str | None) -> str:
     """Return the hint if PostgreSQL gives none of its own; None means a broken connection."""
     state = sqlstate or "08"
-    return _REMEDIES.get(state) or _REMEDIES.get(state[:2]) or "PostgreSQL's log names the statement"
+    return (
+        _REMEDIES.get(state)
+        or _REMEDIES.get(state[:2])
+        or "check PostgreSQL's log, which contains the statement"
+    )

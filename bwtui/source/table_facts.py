@@ -191,55 +191,55 @@ class TableFacts:
             yield "was dropped and created again: its topic may keep rows of the former table"
             return
         if self.selected and not before.selected:
-            yield "was left out by --table or --exclude-table: its changes of that time were not sent"
+            yield "was excluded by --table or --exclude-table: its changes from that time were not sent"
         yield from self._changes_of_publications(before)
         if self.persistence != before.persistence:
-            yield "was unlogged: what was written meanwhile is in no stream"
+            yield "was unlogged: the stream lacks the changes from that time"
         elif self.filenode != before.filenode:
-            yield "was truncated or rewritten: its topic may hold rows as they were before"
+            yield "was truncated or rewritten: its topic may contain the former rows"
         if self.version != before.version:
-            yield "was altered: rows written while it was in another schema are in no stream"
+            yield "was altered: the stream lacks changes made while it was in a different schema"
         if self.key != before.key:
-            yield f"{self._key_instead_of(before)}: its topic may hold rows under the former key"
+            yield f"{self._key_instead_of(before)}: its topic may contain rows under the former key"
         elif before.index and self.index != before.index:
-            yield "had another key for a while: its topic may hold rows under that key"
+            yield "temporarily had a different key: its topic may contain rows under that key"
         if again := [
             name for name, number in self.numbers.items() if before.numbers.get(name, number) != number
         ]:
-            yield f"lost column {again[0]} and got it again: its topic may hold the former values"
+            yield f"had column {again[0]} dropped and added again: its topic may contain the former values"
         names = {number: name for name, number in before.numbers.items()}
         for name, number in self.numbers.items():
             if (former := names.get(number, name)) != name:
-                yield f"had column {former} renamed to {name}: its topic holds earlier rows under that name"
+                yield f"had column {former} renamed to {name}: its topic contains rows with the former name"
         if added := [name for name in self.defaulted if name not in before.defaulted]:
-            yield f"got column {added[0]} with a default: its topic holds earlier rows without that value"
+            yield f"got column {added[0]} with a default: its topic contains earlier rows without that value"
         if any(self.labels.get(oid, label) != label for oid, label in before.labels.items()):
             yield (
-                "uses a type whose labels were renamed, or whose attributes are others: "
-                "its topic holds values in the former form"
+                "uses a type whose labels were renamed, or whose attributes were changed: "
+                "its topic contains values in the former form"
             )
         yield from self._changes_of_leaves(before)
 
     def _key_instead_of(self, before: "TableFacts") -> str:
         if self.key_columns != before.key_columns:
-            return f"has another key, {self.key_columns} instead of {before.key_columns}"
+            return f"has a different key, {self.key_columns} instead of {before.key_columns}"
         now, then = (_IDENTITIES.get(one.key[0], one.key[0]) for one in (self, before))
         if now != then:
             return f"has replica identity {now} instead of {then}"
-        return f"has columns of other types in its key {self.key_columns}"
+        return f"has different column types in its key {self.key_columns}"
 
     def _changes_of_publications(self, before: "TableFacts") -> Iterator[str]:
         for name, version in before.publications.items():
             now = self.publications.get(name, "")
             if not now:
-                yield f"left publication {name}: its changes of that time may not have been sent"
+                yield f"was removed from publication {name}: its changes since then may not have been sent"
             elif now.split()[0] != version.split()[0]:
                 yield f"is in publication {name}, which was dropped and created again"
             elif now != version:
                 yield f"is in publication {name}, which was altered: some changes may not have been published"
             elif self.entries.get(name, "") != before.entries.get(name, ""):
                 yield (
-                    f"left publication {name} and returned, or has another row filter or column list there: "
+                    f"left publication {name} for a while, or its filter or column list changed: "
                     "some changes may not have been published"
                 )
 
@@ -247,16 +247,16 @@ class TableFacts:
         for oid, leaf in before.leaves.items():
             now = self.leaves.get(oid)
             if now is None:
-                yield f"lost partition {leaf.name}: its topic still holds the rows of that"
+                yield f"lost partition {leaf.name}: its topic still contains that partition's rows"
             elif not f"{now.attached} ".startswith(f"{leaf.attached} "):
                 # An earlier version recorded only the first link.
                 yield f"had partition {leaf.name} detached and attached again"
             elif now.persistence != leaf.persistence:
-                yield f"had partition {leaf.name} unlogged: what was written meanwhile is in no stream"
+                yield f"had partition {leaf.name} unlogged: the stream lacks the changes from that time"
             elif now.filenode != leaf.filenode:
                 yield f"had partition {leaf.name} truncated or rewritten"
             elif now.key != leaf.key:
-                yield f"has another replica identity in partition {leaf.name}"
+                yield f"has a different replica identity in partition {leaf.name}"
 
     def gaps(self, operations: str) -> Iterator[tuple[str, str]]:
         """Yield why changes do not reach the stream now, and the statement that helps.
@@ -265,32 +265,32 @@ class TableFacts:
         that was always unlogged has no topic, as PostgreSQL publishes none of its changes.
         """
         if not self.publications:
-            yield "is not in the publication: none of its changes is sent, deletes included", ""
+            yield "is not in the publication: none of its changes are sent, deletes included", ""
         if self.persistence == "u":
             if operations:
                 logged = f"ALTER TABLE {self.quoted} SET LOGGED"
-                yield "is unlogged: none of its changes is in the stream", logged
+                yield "is unlogged: none of its changes are in the stream", logged
             return
         lost = [one for one in self._possible if one in operations and one not in self.operations]
         if self.publications and lost:
             alter = f"ALTER PUBLICATION {quote_identifier(next(iter(self.publications)))}"
             widen = f"{alter} SET (publish = 'insert, update, delete, truncate')"
-            yield f"has its {' and '.join(lost)} no longer published", widen
+            yield f"no longer has its {' and '.join(lost)} published", widen
         for leaf in self.leaves.values():
             if leaf.kind == "f":
                 detach = f"ALTER TABLE {self.quoted} DETACH PARTITION {leaf.quoted}"
                 yield (
-                    f"has the foreign table {leaf.name} as a partition, whose changes are in no stream",
+                    f"has the foreign table {leaf.name} as a partition, whose changes the stream lacks",
                     detach,
                 )
             elif leaf.persistence == "u":
                 logged = f"ALTER TABLE {leaf.quoted} SET LOGGED"
-                yield f"has the unlogged partition {leaf.name}, whose changes are in no stream", logged
+                yield f"has the unlogged partition {leaf.name}, whose changes the stream lacks", logged
             elif not {leaf.key[0], self.key[0]} & {"f", "n"} and leaf.columns != self.key.partition(" ")[2]:
                 full = f"ALTER TABLE {leaf.quoted} REPLICA IDENTITY FULL"
                 yield (
                     (
-                        f"has partition {leaf.name} with another replica identity than its own: "
+                        f"has partition {leaf.name} with a different replica identity: "
                         "an UPDATE of a key there may leave the old row in the topic"
                     ),
                     full,

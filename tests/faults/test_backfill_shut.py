@@ -50,7 +50,7 @@ def test_the_request_fails_and_the_stream_goes_on(
         wait_for("its end", lambda: state_of(relay, id).is_over)
         status = state_of(relay, id)
         assert status.state == "failed"
-        assert f"Kafka lets nothing into topic {relay.name}.shut" in status.error
+        assert f"Kafka rejects every message for topic {relay.name}.shut" in status.error
         assert status.hint
         relay.wait("what came with it", lambda now: now.tables["public.open"].inserts >= 500)
         execute(database, "insert into open values (501)")
@@ -82,7 +82,7 @@ def test_rows_of_the_stream_that_are_let_in_nowhere_end_the_relay(
         id = ask(relay, table="public.asked")
         execute(database, "update shut set id = -id")
         assert relay.join() == 4
-        assert f"Kafka lets nothing into topic {relay.name}.shut" in relay.last_words()
+        assert f"Kafka rejects every message for topic {relay.name}.shut" in relay.last_words()
         assert state_of(relay, id).state != "failed"
     relay.start()
     wait_done(relay, id)

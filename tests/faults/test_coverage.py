@@ -397,7 +397,7 @@ def test_a_gap_that_lasts_names_what_ends_it(
     status = relay.wait("it is reported", not_proven, every=0.2)
     (entry,) = status.not_proven
     assert entry.reason.startswith(
-        "it is not in the publication: none of its changes is sent, deletes included"
+        "it is not in the publication: none of its changes are sent, deletes included"
     )
     execute(database, *WRITES)
     relay.kill()

@@ -280,7 +280,7 @@ def test_a_relay_is_suspended(database: str, new_relay: NewRelay) -> None:
         assert ended.exit_code == 4
         said = f"relay {relay.name} runs, but does not answer: its process {relay.pid} is suspended"
         assert said in ended.stderr
-        assert f"hint: 'kill -CONT {relay.pid}' goes on with it" in ended.stderr
+        assert f"hint: resume it with 'kill -CONT {relay.pid}'" in ended.stderr
 
 
 def test_headless_lines_tell_of_a_stall_and_its_end(

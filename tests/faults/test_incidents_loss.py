@@ -104,7 +104,7 @@ def test_a_table_leaves_the_publication(new_relay: NewRelay, database: str, port
     relay.start()
     relay.wait_streaming()
     execute(database, f"alter publication bwtui_{relay.name} drop table items")
-    says = "it is not in the publication: none of its changes is sent, deletes included"
+    says = "it is not in the publication: none of its changes are sent, deletes included"
     status = told_everywhere(relay, port, "not_proven", "public.items is not proven since", says)
     assert f'ALTER PUBLICATION "bwtui_{relay.name}" ADD TABLE public.items;' in status.verdict.hint
     relay.stop()

@@ -179,7 +179,7 @@ def test_exactly_once_sends_none_of_them_while_one_is_refused(
     refused = run("retry", "--table", "items")
     assert refused.exit_code == 2
     assert "raise max.message.bytes of topic" in refused.stderr
-    assert refused.stdout.count("stays open: 1-items: Kafka refuses a message of ") == 4
+    assert refused.stdout.count("stays open: 1-items: Kafka rejects a message of ") == 4
     assert {one["state"] for one in listed("--table", "items")} == {"open"}
     limit_topic(services, topic_name(relay.name, "public", "items"), 10_000_000)
     mended = run("retry", "--table", "items")

@@ -33,7 +33,7 @@ def test_a_topic_that_takes_no_record_of_this_time(
     # Where it ends well, this tells apart what Kafka let in, and what was lost.
     assert code == 4, (relay.last_status(), relay.letters(), read_table(services, ITEMS, relay.name))
     words = relay.last_words()
-    assert f"Kafka lets nothing into topic {topic}: " in words
+    assert f"Kafka rejects every message for topic {topic}: " in words
     assert OLDEST in words
     assert relay.letters() == []
     assert relay.slot_lsn() == before

@@ -108,7 +108,8 @@ def test_two_relays_that_begin_take_one_snapshot(
             assert other.wait_ended() == 2
         process = process_that_makes(database, relay)
         assert (
-            f"another relay makes slot {relay.name}, in the server's process {process}" in other.last_words()
+            f"another relay is creating slot {relay.name}, in the server's process {process}"
+            in other.last_words()
         )
         assert f"SELECT pg_terminate_backend({process});" in other.last_words()
         for session_of_it in (process, *temporary_slots(database)):
@@ -136,7 +137,7 @@ def test_publications_that_went_while_another_relay_was_waited_for(
     with closing(connect(database)) as connection:
         assert reserve(connection, relay.name) is None
         relay.start()
-        waits = f"waiting for another relay that makes slot {relay.name}"
+        waits = f"waiting for another relay that is creating slot {relay.name}"
         relay.wait("the other relay", lambda status: status.detail == waits)
         execute(database, "drop publication hot")
     assert relay.join() == 2

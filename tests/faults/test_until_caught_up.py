@@ -133,6 +133,6 @@ def test_a_request_that_failed_in_an_earlier_run_is_no_clean_end(
     requests_of(relay).submit(BackfillRequest("public.later", where="nothing", reason="joined"))
     assert "public.later" in lacks(relay)
     words = lacks(relay)
-    assert "topic of public.later lacks the rows that the table had when it joined" in words
+    assert "topic of public.later lacks the rows that the table had when it was added" in words
     requests_of(relay).submit(BackfillRequest("public.later"))
     relay.run()

@@ -120,7 +120,7 @@ def test_a_table_without_a_key_is_read_by_its_pages(writer: Session, reader: Con
     writer.run("create table bare (n int, filler text)")
     writer.run("insert into bare select i, repeat('x', 500) from generate_series(1, 3000) i")
     writer.run("analyze bare")
-    with pytest.raises(RefusedError, match="has no key: its rows would stand"):
+    with pytest.raises(RefusedError, match="has no key: its rows would be"):
         chunks(reader, "bare")
     found = chunks(reader, "bare", 500, unkeyed=True)
     assert len(found) > 4
@@ -153,9 +153,9 @@ def test_pages_of_another_file_are_begun_again(writer: Session, reader: Connecti
 @pytest.mark.parametrize(
     ("sql", "says"),
     [
-        ("drop table items", "there is no table public.items"),
+        ("drop table items", "table public.items does not exist"),
         ("alter publication p drop table items", "is in no publication of the relay"),
-        ("alter table items rename to others", "there is no table public.items"),
+        ("alter table items rename to others", "table public.items does not exist"),
     ],
 )
 def test_what_can_not_be_read_is_said(writer: Session, reader: Connection, sql: str, says: str) -> None:
@@ -177,7 +177,7 @@ def test_a_key_that_is_another_one_since_is_refused(writer: Session, reader: Con
         ChunkRequest("public", "items", ("p",), after=first.last, key=first.key),
         ChunkRequest("public", "items", ("p",), keys=[("1", "2")]),
     ):
-        with pytest.raises(RefusedError, match="is another one since its rows were asked for"):
+        with pytest.raises(RefusedError, match="has changed since its rows were requested"):
             read_chunk(reader, asked, lambda *_: None)
 
 

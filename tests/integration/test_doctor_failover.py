@@ -50,10 +50,10 @@ def test_what_is_missing_is_told_and_what_is_printed_mends_it(pair: Pair, attemp
     assert doctor(attempts, primary.dsn)[0] == "no standby is connected"
     pair.follow()
     prospect, warnings = doctor(attempts, primary.dsn)
-    assert prospect == "the slot will be made for b as well"
+    assert prospect == "the slot will be created as a failover slot, for b"
     assert "names one host" in warnings["failover"][0]["message"]
     (waits,) = warnings["synchronized_standby_slots"]
-    assert "Kafka would have what a promoted one lacks" in waits["message"]
+    assert "before a standby does" in waits["message"]
     # It is printed such that psql takes it.
     for statement in waits["hint"].removeprefix("run: ").split(";")[:-1]:
         primary.ask(statement)

@@ -115,7 +115,7 @@ def test_a_name_that_is_no_text_is_refused(
         cursor.execute(b'create table "gr\x81" (id int primary key)')
         cursor.execute("update pg_database set encoding = %s where datname = current_database()", [became])
     error, hint = Attempts(services, tmp_path).fail(encoded, 2)
-    assert "a table or a column has a name that is not UTF-8" in error
+    assert "the name of a table or column is not valid UTF-8" in error
     assert hint == "rename it"
 
 

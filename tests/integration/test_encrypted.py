@@ -117,12 +117,12 @@ def test_from_the_slot_to_the_audit(attempts: Attempts, dsn: str, tmp_path: Path
 
 
 WRONG = {
-    "a wrong password": ("sasl.password", "a wrong one", "Kafka does not let us in: .*Authentication failed"),
+    "a wrong password": ("sasl.password", "a wrong one", "Kafka rejects the client: .*Authentication failed"),
     "no TLS": ("security.protocol", "SASL_PLAINTEXT", "Kafka at .* closes every connection"),
     "a strange certificate": (
         "ssl.ca.location",
         "stranger",
-        "Kafka does not let us in: .*certificate verify",
+        "Kafka rejects the client: .*certificate verify",
     ),
 }
 
@@ -178,7 +178,10 @@ def test_a_right_that_is_missing_is_no_rows_fault(
         with denied(kafka, topic, AclOperation.WRITE):
             opened.run("insert into guarded select generate_series(1, 50)")
             error, hint = attempts.fail(dsn, 4, "--table", "guarded", "-e", "log")
-            assert f"Kafka lets nothing into topic {topic}: " in error and "authorization failed" in error
+            assert (
+                f"Kafka rejects every message for topic {topic}: " in error
+                and "authorization failed" in error
+            )
             assert "ACL" in hint
             assert not list(attempts.state.rglob("dead-letters.jsonl"))
         counted = attempts.succeed(dsn, "--table", "guarded", "-e", "log")
@@ -210,7 +213,7 @@ def test_a_right_that_goes_while_rows_are_sent_again(
 ) -> None:
     """Of a snapshot, and of a repair: each says so, the stream goes on, and nothing is lost."""
     topic, relay = f"{attempts.name}.guarded", ("--relay", attempts.name)
-    shut = f"Kafka lets nothing into topic {topic}: "
+    shut = f"Kafka rejects every message for topic {topic}: "
     with session(dsn) as opened:
         opened.run(_ASKED)
         with relaying(attempts, dsn, opened, "-f", "json", "--table", "guarded|open"):
@@ -268,7 +271,9 @@ def test_a_right_that_goes_while_a_slot_is_healed(
         opened.run("insert into guarded select generate_series(51, 60)")
         opened.run(f"select pg_drop_replication_slot('{attempts.name}')")
         with denied(kafka, topic, AclOperation.WRITE), relaying(attempts, dsn, opened, *options):
-            heal = eventually("a reason", lambda: _heal(attempts, f"lets nothing into topic {topic}"), 120)
+            heal = eventually(
+                "a reason", lambda: _heal(attempts, f"rejects every message for topic {topic}"), 120
+            )
             assert heal["lsn"]
         with relaying(attempts, dsn, opened, *options):
             eventually("it is healed", lambda: not _heal(attempts), 120)

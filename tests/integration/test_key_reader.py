@@ -116,5 +116,5 @@ def test_who_left_is_not_answered(services: ServiceAddresses, topic: str) -> Non
     with closing(KeyReader({"bootstrap.servers": services.broker}, left.is_set)) as reader:
         assert reader.of_key(topic, b"a".__eq__).count == 1
         left.set()
-        with pytest.raises(BwtuiError, match="the reading was stopped"):
+        with pytest.raises(BwtuiError, match="the read was cancelled"):
             reader.of_key(topic, b"a".__eq__)

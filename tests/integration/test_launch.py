@@ -300,7 +300,7 @@ def test_attach_without_a_terminal() -> None:
     ran = bwtui("attach")
     assert (ran.returncode, ran.stderr.splitlines()[0]) == (
         2,
-        "bwtui: error: there is no terminal for the screens",
+        "bwtui: error: the screens need a terminal",
     )
 
 

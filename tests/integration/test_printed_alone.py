@@ -140,9 +140,9 @@ _READER = "grant select on keyed, bare to ROLE"
 @pytest.mark.parametrize(
     ("rights", "lacks"),
     [
-        (f"alter role ROLE replication; {_OWNER}", "right to create"),
+        (f"alter role ROLE replication; {_OWNER}", "lacks the CREATE privilege"),
         (f"alter role ROLE replication; grant create on database DB to ROLE; {_READER}", "does not own"),
-        (f"grant create on database DB to ROLE; {_OWNER}", "may not replicate"),
+        (f"grant create on database DB to ROLE; {_OWNER}", "lacks the REPLICATION privilege"),
         ("alter role ROLE superuser; alter role ROLE nosuperuser replication", "may not read"),
         ("alter role ROLE replication; grant select (id) on keyed to ROLE; grant select on bare to ROLE;"
          " alter table keyed add n int", "may not read"),

@@ -43,7 +43,7 @@ def test_a_role_without_warnings_in_another_language(
     for _ in range(2):
         ended = attempts.run(quiet)
         error, hint = attempts.refused(ended, 5, quiet)
-        assert "PostgreSQL leaves out changes" in error
+        assert "PostgreSQL can't decode changes" in error
         assert publication in error
         assert "take a new snapshot" in hint
         assert source.confirmed(attempts.name) == before

@@ -107,7 +107,7 @@ def test_a_publication_for_all_tables_is_told_of(
     source.publish_all(relay.name)
     name = f"bwtui_{relay.name}"
     found = warnings(attempts, database, "--publication", name)[f"publication {name}"]
-    assert "refuses an application's UPDATE and DELETE" in found["message"]
+    assert "rejects an application's UPDATE and DELETE" in found["message"]
     relay.start()
     relay.wait_streaming()
     source.run("create table bare (i int); insert into bare values (1)")
@@ -115,7 +115,7 @@ def test_a_publication_for_all_tables_is_told_of(
         source.run("update bare set i = 2")
     says = told(database, name)
     (blocked,) = [sentence for sentence in says if sentence.startswith("table public.bare")]
-    assert "refuses an application's UPDATE and DELETE on it" in blocked
+    assert "rejects an application's UPDATE and DELETE on it" in blocked
     (first,) = [hint for sentence, hint in says.items() if sentence.startswith("publication")]
     source.run(statement(first))
     relay.wait_caught_up()
@@ -164,13 +164,13 @@ def test_rows_and_columns_that_are_left_out_are_told_of(
     assert list(found) == [
         "table public.bare is published without its column i",
         "table public.root is published without its column a",
-        "table public.t is published only where (id > 5): its other rows are not captured",
+        "table public.t is published only where (id > 5): other rows are not captured",
         "table public.t is published without its columns a, b",
     ]
     shown = warnings(attempts, database, "-u")
     assert shown["table public.bare"]["message"] == "is published without its column i"
     for hint in dict.fromkeys(found.values()):
-        assert hint.startswith("if that is not meant, run: BEGIN; ALTER PUBLICATION")
+        assert hint.startswith("if that is unintended, run: BEGIN; ALTER PUBLICATION")
         source.run(statement(hint))
     assert told(database, main) == {}
 
@@ -207,7 +207,7 @@ def test_an_audit_notes_rows_and_columns_that_are_left_out(
         notices = json.loads(attempts.command_here("status", attempts.name, "--json").stdout)["errors"]
     report = json.loads(ended.stdout)
     assert (ended.code, report["verdict"], report["expected"]) == (0, "clean", 1)
-    left_out = ["only where (id > 5): its other rows are not captured", "without its column a"]
+    left_out = ["only where (id > 5): other rows are not captured", "without its column a"]
     assert report["notes"] == [f"public.t is published {one}" for one in left_out]
     assert [one["message"] for one in notices] == [f"table {one}" for one in report["notes"]]
 
@@ -358,7 +358,7 @@ def test_a_table_that_is_locked_is_waited_for_a_while(
     with session(database) as other, pytest.raises(RefusedError) as caught:
         other.run("begin; alter table keyed add n int")
         publication.create(connection, "p", tables)
-    assert "start again when that is done" in str(caught.value.hint)
+    assert "start again once the ALTER or VACUUM" in str(caught.value.hint)
     # The session goes on.
     assert publication.create(connection, "p", tables) == ("p", "p_unkeyed")
     connection.close()

@@ -149,10 +149,10 @@ def test_topics_that_are_there_keep_their_names(
     message, hint = ended.stderr.splitlines()[-2:]
     assert ended.code != 0
     assert f"subject {topic}-" in message and "not com.acme.OrderItems" in message
-    assert "has records called public.order_items." in message
+    assert "has records named public.order_items." in message
     assert "--namespace is for topics that are new" in hint and "--topic-prefix" in hint
     checked = attempts.command("schema", "check", *asked(attempts, database, "--namespace", "com.acme"))
-    assert checked.code == 1 and "has records called public.order_items." in checked.stdout
+    assert checked.code == 1 and "has records named public.order_items." in checked.stdout
     # Nothing is lost by the attempt.
     attempts.succeed(database, "--accept-settings")
     (row,) = latest(decoded_avro(attempts.services, topic)).values()

@@ -121,7 +121,7 @@ def test_another_postgres_beside_the_running_one_is_refused(
     sandbox: Sandbox, services: ServiceAddresses
 ) -> None:
     other = 16 if MAJOR != 16 else 18
-    with pytest.raises(RefusedError, match=f"runs with PostgreSQL {MAJOR}, not {other}"):
+    with pytest.raises(RefusedError, match=f"is running with PostgreSQL {MAJOR}, not {other}"):
         Sandbox(sandbox.folder, postgres_major=other).up()
 
 

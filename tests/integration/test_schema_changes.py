@@ -284,7 +284,7 @@ def test_incompatible(
     )
     if policy == "exit":
         error, hint = attempts.fail(database, 2)
-        assert 'field "a" was int and is string' in error
+        assert 'field "a" changed from int to string' in error
         assert "rule is BACKWARD" in error
         assert f"config/{subject}" in hint
         found = {row["id"]: row["a"] for row in latest(read(attempts)).values()}
@@ -297,6 +297,6 @@ def test_incompatible(
         assert status["tables"]["public.t"]["dead_letters"] == 1
         monkeypatch.setenv("BWTUI_STATE_HOME", str(attempts.state))
         (line,) = (state_folder(attempts.name) / "dead-letters.jsonl").read_text().splitlines()
-        assert 'field "a" was int and is string' in json.loads(line)["error"]
+        assert 'field "a" changed from int to string' in json.loads(line)["error"]
     found = {row["id"]: row["a"] for row in latest(read(attempts)).values()}
     assert found == ({1: 10, 2: 20, 3: "word"} if policy == "exit" else {1: 10, 2: 6})

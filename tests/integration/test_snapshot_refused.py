@@ -15,7 +15,7 @@ def test_a_row_filter_that_fails(attempts: Attempts, database: str, source: Sess
     source.run(f"create publication bwtui_{attempts.name} for table t where (10 / id > 0)")
     error, hint = attempts.fail(database, 2)
     assert error == "the snapshot can't read public.t: DivisionByZero (SQLSTATE 22012)"
-    assert hint == "mend the publication's row filter, or the row that it can't judge: ((10 / id) > 0)"
+    assert hint == "fix the publication's row filter, or the row for which it fails: ((10 / id) > 0)"
 
 
 def test_a_damaged_table(attempts: Attempts, database: str, source: Session) -> None:
@@ -30,5 +30,5 @@ def test_a_damaged_table(attempts: Attempts, database: str, source: Session) -> 
     error, hint = attempts.fail(database, 2)
     assert "the snapshot can't read public.t: missing chunk number 0 for toast value" in error
     assert hint == (
-        "its files are damaged: restore them, or leave the table out with --exclude-table 'public.t'"
+        "the table's files are damaged: restore them, or exclude the table with --exclude-table 'public.t'"
     )

@@ -72,7 +72,7 @@ def test_while_it_streams_no_other_server_is_asked(
 ) -> None:
     server = StreamServer(database)
     server.follow(differs(reached))
-    with pytest.raises(ConnectionFailed, match="is not the one that the stream comes from"):
+    with pytest.raises(ConnectionFailed, match="is not the server of the stream"):
         server.connect()
 
 
@@ -87,7 +87,7 @@ def test_between_two_streams_a_former_primary_is_refused(database: str, reached:
     for refused in (_is_another(reached), replace(reached, timeline=2)):
         server.follow(refused)
         server.leave()
-        with pytest.raises(ConnectionFailed, match="is not the one that the stream comes from"):
+        with pytest.raises(ConnectionFailed, match="is not the server of the stream"):
             server.connect()
 
 

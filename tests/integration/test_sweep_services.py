@@ -35,10 +35,16 @@ SCRIPTS = (
         ("create table t (i int primary key primary key)", "primary key"),
         ("create table t (i int", "syntax error"),
     ),
-    *(("begin; alter table orders add x int; commit", "controls its transaction"), ("rollback", "rollback")),
+    *(
+        ("begin; alter table orders add x int; commit", "contains transaction control"),
+        ("rollback", "rollback"),
+    ),
     *(("savepoint a", "savepoint a"), ("prepare transaction 'x'", "prepare transaction"), ("abort", "abort")),
     *(("copy orders from stdin", "copies rows"), ("\\d orders", "psql's own"), ("\\i x.sql", "psql's own")),
-    *(("create index concurrently i on orders (note)", "can't be tried"), ("vacuum orders", "vacuum orders")),
+    *(
+        ("create index concurrently i on orders (note)", "can't run in a trial"),
+        ("vacuum orders", "vacuum orders"),
+    ),
     *(("create database x", "create database x"), ("alter system set work_mem = '1MB'", "alter system set")),
     *(
         ("select 'unclosed", "ends within"),

@@ -506,6 +506,6 @@ def test_doctor_names_the_tables(attempts: Attempts, source: Session, database: 
     ended = attempts.command("doctor", *ends, "--toast", "error", "--json")
     assert ended.code == 0, ended.stdout
     told = {check["name"]: check["message"] for check in json.loads(ended.stdout)["checks"]}
-    concerned = "their rows follow --on-error (public.doc, public.part)"
+    concerned = "--on-error applies to rows without them (public.doc, public.part)"
     found = told["unchanged large values"]
     assert found == f"--toast error: {concerned}; REPLICA IDENTITY FULL sends them"

@@ -215,9 +215,9 @@ def test_a_broker_that_does_not_let_us_in(config: Config, monkeypatch: pytest.Mo
         # Only where nobody is: a broker may take its time to refuse.
         patch.setattr(kafka_client, "REQUEST_SECONDS", 0.1)
         pin({"bootstrap.servers": "127.0.0.1:9"}, ["some"])
-    with pytest.raises(ConnectionFailed, match=r"does not let us in: .*SASL"):
+    with pytest.raises(ConnectionFailed, match=r"rejects the client: .*SASL"):
         pin({**config, **LOGIN}, ["some"])
-    with pytest.raises(BwtuiError, match="librdkafka refuses a setting"):
+    with pytest.raises(BwtuiError, match="librdkafka rejects a setting"):
         pin({**config, "no.such": "setting"}, ["some"])
 
 
@@ -226,7 +226,7 @@ def test_a_broker_that_lets_nobody_in_any_more(
 ) -> None:
     topic = make_topic()
     produce(config, topic, [(b"k", b"v", None)])
-    with pytest.raises(ConnectionFailed, match=r"does not let us in: .*SASL"):
+    with pytest.raises(ConnectionFailed, match=r"rejects the client: .*SASL"):
         accounts(spark, {**config, **LOGIN}, pin(config, [topic]))
 
 

@@ -270,7 +270,7 @@ def test_bad_input_is_told_in_a_sentence(
                 "-C",
                 "partitioner=random",
             ),
-            "partitioner=random is refused",
+            "partitioner=random is not allowed",
         ),
     ):
         with pytest.raises(UsageError, match=what):

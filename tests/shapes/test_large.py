@@ -89,7 +89,7 @@ def test_a_message_above_a_brokers_limit_of_requests_is_waited_for_by_name(
     relay.start()
     relay.wait_streaming()
     source.run("insert into large values (1, 0, %s)", incompressible(size))
-    words = "brokers hang up on a message that is larger than their socket.request.max.bytes"
+    words = "brokers close the connection on a message above their socket.request.max.bytes"
     relay.wait("the stall", lambda now: now.verdict.condition == "stalled" and words in now.verdict.sentence)
     assert peak_bytes(relay) < MEMORY_BYTES + COPIES * size
 

@@ -186,7 +186,7 @@ async def test_a_heal_that_is_under_way_is_amber() -> None:
     async with stage.run((120, 40)):
         told = top(stage)
         assert "▲ NOT PROVEN" in told and "▲ topics may differ from tables since" in told
-        assert "the relay compares them: comparing: 3 of 7" in told
+        assert "the relay is comparing them: comparing: 3 of 7" in told
         stage.relay.shop = Shop()
         await stage.advance(1)
         assert "✓ STREAMING" in top(stage)

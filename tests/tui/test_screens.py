@@ -73,8 +73,10 @@ async def test_a_table_that_is_not_captured_is_told_on_every_screen(mode: str) -
     async with stage.run((120, 30)):
         await stage.show(mode)
         told = " ".join(" ".join(lines(stage.app)[:4]).split())
-        assert "✗ public.[b], public.c are not captured: no change of them, deletes included, is sent" in told
-        assert "→ 'bwtui doctor' with the relay's options prints the statement" in told
+        assert (
+            "✗ public.[b], public.c are not captured: their changes, deletes included, are not sent" in told
+        )
+        assert "→ run 'bwtui doctor' with the relay's options" in told
 
 
 class Silent(Shop):
@@ -398,7 +400,7 @@ async def test_a_relay_that_is_suspended_is_silent_and_not_gone(monkeypatch: pyt
         first, second, third, *_ = lines(stage.app)
         assert "✗ NO ANSWER" in first
         assert "relay shop runs, but does not answer: its process 4711 is suspended" in second
-        assert third == " heard of 7.0 s ago → 'kill -CONT 4711' goes on with it"
+        assert third == " heard of 7.0 s ago → resume it with 'kill -CONT 4711'"
 
 
 class Stalled(Shop):

@@ -37,7 +37,7 @@ BAD = {
     "ok": False,
     "tables": {
         "public.customers": table(part("compatible")),
-        "public.orders": table(part("incompatible", 'field "total" was decimal(10,2) and is string')),
+        "public.orders": table(part("incompatible", 'field "total" changed from decimal(10,2) to string')),
         "public.audit": table(None, "table public.audit has no primary key"),
     },
 }
@@ -64,7 +64,7 @@ async def test_each_table_says_what_would_stop_it(tmp_path: Path, size: tuple[in
         assert isinstance(stage.app.screen, AskScreen)
         seen = text(stage.app)
         assert "✗ 2 of 3 tables would stop the relay after migration.sql" in seen
-        assert 'field "total" was decimal(10,2) and is string' in seen
+        assert 'field "total" changed from decimal(10,2) to string' in seen
         assert "orders-value, held to BACKWARD" in seen
         assert "table public.audit has no primary key" in seen
         await stage.press("escape")

@@ -158,7 +158,7 @@ def test_a_relay_that_is_stopped_in_its_first_snapshot_says_what_becomes_of_it(
     through = at_the_end(replace(running, confirmed_lsn=5), None, 0, 1.0)
     assert through.verdict.sentence == "stopped cleanly; everything up to 0/5 is confirmed"
     by_chunks = replace(running, first_snapshot=FirstSnapshot(2, 1))
-    assert "goes on with it" in at_the_end(by_chunks, None, 0, 1.0).verdict.sentence
+    assert "resumes it" in at_the_end(by_chunks, None, 0, 1.0).verdict.sentence
 
 
 def test_a_gap_is_told_when_it_opens_and_when_all_are_closed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -176,7 +176,7 @@ def test_a_gap_is_told_when_it_opens_and_when_all_are_closed(capsys: pytest.Capt
     lines.emit(status())
     first, hint, *more = told(capsys)[2:]
     assert first.startswith("not proven (topics may differ from tables since ")
-    assert first.endswith("(slot shop is gone): the relay compares them: 1 of 7)")
+    assert first.endswith("(slot shop is gone): the relay is comparing them: 1 of 7)")
     assert hint.startswith("hint: no action needed")
     assert more == [
         "not proven (public.orders is not proven since 0/16B3748: topic orders was deleted)",

@@ -144,7 +144,7 @@ def test_without_a_command_the_commands_are_listed(path: tuple[str, ...]) -> Non
         (["slots", "lst"], "no such command 'lst'", "did you mean 'list'?"),
         (["connect", "--brokr", "x"], "no such option --brokr", "did you mean --broker?"),
         (["connect", "--zzz"], "no such option --zzz", "'bwtui connect --help' explains the options"),
-        (["connect"], "there is no terminal for the screens", "add --headless or --detach"),
+        (["connect"], "the screens need a terminal", "add --headless or --detach"),
         (["connect", "--json"], "--json goes with --headless or --detach", "add one of them"),
         (["connect", "--headless", "--detach"], "--headless and --detach exclude each other", None),
         (
@@ -163,10 +163,10 @@ def test_without_a_command_the_commands_are_listed(path: tuple[str, ...]) -> Non
             "-C linger.ms",
         ),
         (["connect", "--headless", "-C", "linger.ms=abc"], "-C: Invalid value", None),
-        (["connect", "--headless", "-C", "acks=1"], "-C: acks=1 is refused", None),
+        (["connect", "--headless", "-C", "acks=1"], "-C: acks=1 is not allowed", None),
         (
             ["connect", "--headless", "-C", "enable.idempotence=false"],
-            "-C: enable.idempotence=false is refused",
+            "-C: enable.idempotence=false is not allowed",
             None,
         ),
         (

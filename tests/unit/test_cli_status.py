@@ -87,7 +87,7 @@ def test_the_one_that_was_asked_for_does_not_answer() -> None:
 
 
 def test_what_the_sentence_does_not_say_stands_below_it() -> None:
-    old = "PostgreSQL has not told of the slot since 12:00:00: the lag shown is that old"
+    old = "PostgreSQL has not reported the slot's lag since 12:00:00: the lag shown is that old"
     shown = Status("streaming", "one", "one", detail=old, verdict=RelayVerdict("healthy", "nothing waits"))
     lines = _in_full(shown)
     assert lines[1].endswith("streaming: nothing waits")

@@ -27,7 +27,7 @@ def test_a_physical_slot_is_named_as_one(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(preflight, "slot_state", lambda *_: slot)
     checks = preflight.server_checks(Connection.__new__(Connection), RelaySettings(slot="shop"))
     (check,) = (one for one in checks if one.name == "slot")
-    with pytest.raises(RefusedError, match="slot shop is for physical replication") as refused:
+    with pytest.raises(RefusedError, match="slot shop is a physical replication slot") as refused:
         check.run()
     assert "plugin" not in refused.value.message
 

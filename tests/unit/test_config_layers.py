@@ -121,7 +121,7 @@ def test_empty_variables_count_as_not_set() -> None:
         ('table = "("', "is not a regular expression", None),
         ('kafka = "x"', "'kafka' is not a table", None),
         ('[kafka]\n"a" = [1]', "[kafka]: a: expected", None),
-        ('profile = "x"', "'profile' holds something else", None),
+        ('profile = "x"', "'profile' may contain only", None),
         ('topic-prefix = "a"\ntopic_prefix = "b"', "is set twice", None),
         ("slot = ", "is not valid TOML", None),
     ],
@@ -199,7 +199,7 @@ def test_a_right_value_is_taken(name: str, value: object) -> None:
 )
 def test_what_is_not_utf_8_is_refused_and_not_told(name: str, value: object) -> None:
     """As Python hands over bytes of the command line; libpq and librdkafka choke on them."""
-    with pytest.raises(UsageError, match="is not UTF-8") as caught:
+    with pytest.raises(UsageError, match="is not valid UTF-8") as caught:
         config.load({name: value}, environ={})
     assert caught.value.hint
     assert "hunter2" not in caught.value.message
@@ -213,7 +213,7 @@ def test_the_value_of_a_wrong_property_is_not_told() -> None:
 
 
 def test_a_publication_name_made_from_a_long_slot_is_refused() -> None:
-    with pytest.raises(UsageError, match="too long for the name of a publication"):
+    with pytest.raises(UsageError, match="too long for a publication name"):
         config.load({"slot": "a" * 63}, environ={}).settings()
     assert config.load({"slot": "a" * 63, "publication": "p"}, environ={}).settings()
 

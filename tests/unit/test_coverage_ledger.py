@@ -54,30 +54,33 @@ def begun(folder: Path, *, is_whole: bool = True) -> tuple[CoverageLedger, RunSt
     ("now", "says"),
     [
         (replace(FACTS, oid=21), "was dropped and created again"),
-        (replace(FACTS, publications={}, entries={}), "left publication p: "),
+        (replace(FACTS, publications={}, entries={}), "was removed from publication p: "),
         (replace(FACTS, publications={"p": "12 700"}), "which was dropped and created again"),
         (replace(FACTS, publications={"p": "10 701"}), "which was altered"),
-        (replace(FACTS, entries={"p": "12 701"}), "left publication p and returned"),
-        (replace(FACTS, entries={"p": "11 701"}), "another row filter or column list"),
+        (replace(FACTS, entries={"p": "12 701"}), "left publication p for a while"),
+        (replace(FACTS, entries={"p": "11 701"}), "its filter or column list changed"),
         (replace(FACTS, persistence="u"), "was unlogged"),
         (replace(FACTS, filenode=32), "was truncated or rewritten"),
         (replace(FACTS, version="701"), "was altered"),
-        (replace(FACTS, key="d id:20,x:25"), "has another key, (id, x) instead of (id)"),
+        (replace(FACTS, key="d id:20,x:25"), "has a different key, (id, x) instead of (id)"),
         (replace(FACTS, key="f id:20"), "has replica identity full instead of default: "),
-        (replace(FACTS, key="d id:23"), "has columns of other types in its key (id): "),
-        (replace(FACTS, index=61), "had another key for a while"),
-        (replace(FACTS, numbers={"id": 1, "note": 3}), "lost column note and got it again"),
+        (replace(FACTS, key="d id:23"), "has different column types in its key (id): "),
+        (replace(FACTS, index=61), "temporarily had a different key"),
+        (replace(FACTS, numbers={"id": 1, "note": 3}), "had column note dropped and added again"),
         (replace(FACTS, key="n "), "replica identity nothing instead of (id)"),
         (replace(FACTS, defaulted=["more"]), "got column more with a default"),
         (replace(FACTS, labels={"50": "old"}), "whose labels were renamed"),
-        (replace(FACTS, labels={"50": "new", "type 51": "1,2,3"}), "whose attributes are others"),
+        (replace(FACTS, labels={"50": "new", "type 51": "1,2,3"}), "whose attributes were changed"),
         (replace(FACTS, numbers={"id": 1, "remark": 2}), "had column note renamed to remark"),
         (replace(FACTS, leaves={}), "lost partition public.low"),
         (replace(FACTS, leaves={"40": replace(LEAF, attached="701")}), "detached and attached again"),
         (replace(FACTS, leaves={"40": replace(LEAF, attached="700 702")}), "detached and attached again"),
         (replace(FACTS, leaves={"40": replace(LEAF, persistence="u")}), "partition public.low unlogged"),
         (replace(FACTS, leaves={"40": replace(LEAF, filenode=32)}), "public.low truncated or rewritten"),
-        (replace(FACTS, leaves={"40": replace(LEAF, key="i x:25")}), "another replica identity in partition"),
+        (
+            replace(FACTS, leaves={"40": replace(LEAF, key="i x:25")}),
+            "a different replica identity in partition",
+        ),
     ],
 )
 def test_each_change_is_named(now: TableFacts, says: str) -> None:
@@ -190,7 +193,7 @@ def test_a_column_that_was_dropped_is_remembered(tmp_path: Path) -> None:
         made._compare(facts, [])
         made._facts = facts
     made._publish()
-    assert "lost column note and got it again" in report.not_proven[0].reason
+    assert "had column note dropped and added again" in report.not_proven[0].reason
 
 
 def test_a_column_that_is_renamed_back_is_remembered(tmp_path: Path) -> None:
@@ -212,7 +215,7 @@ def test_what_was_published_once_counts(tmp_path: Path) -> None:
     made.begin({ORDERS: replace(FACTS, operations="inserts, deletes")}, 0x100)
     made._compare({ORDERS: replace(FACTS, operations="inserts, updates")}, [])
     made._publish()
-    assert "has its deletes no longer published" in report.not_proven[0].reason
+    assert "no longer has its deletes published" in report.not_proven[0].reason
     assert made.to_compare() == []
 
 
@@ -225,13 +228,13 @@ def test_what_could_never_be_published_is_no_gap(tmp_path: Path) -> None:
     inserts = replace(bare, operations="inserts")
     made._compare({"shop.cache": unlogged, "shop.bare": inserts}, [])
     made._publish()
-    assert [one for one in report.not_proven if "no longer published" in one.reason] == []
+    assert [one for one in report.not_proven if "no longer has its" in one.reason] == []
     assert "shop.cache" not in [one.table for one in report.not_proven]
     made._compare({"shop.cache": replace(unlogged, persistence="p"), "shop.bare": inserts}, [])
     made._compare({"shop.cache": unlogged, "shop.bare": inserts}, [])
     made._publish()
     reasons = {one.table: one.reason for one in report.not_proven}
-    assert "is unlogged: none of its changes is in the stream" in reasons["shop.cache"]
+    assert "is unlogged: none of its changes are in the stream" in reasons["shop.cache"]
 
 
 def test_a_ledger_of_an_earlier_version_marks_nothing(tmp_path: Path) -> None:

@@ -162,7 +162,7 @@ def test_a_key_is_a_number_in_both_forms(number: int) -> None:
         (["--rows", "0"], "--rows is 0"),
         (["--pairs", "-1"], "--pairs is -1"),
         (["--warm-up", "-1"], "--warm-up is -1"),
-        (["--heap", "lots"], "--heap is 'lots', which is no size of a heap"),
+        (["--heap", "lots"], "--heap is 'lots', which is not a valid heap size"),
         (["--ways", "pg_recvlogical", "--workloads", "latency"], "pg_recvlogical has no part in latency"),
     ],
 )

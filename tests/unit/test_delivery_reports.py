@@ -206,4 +206,4 @@ def test_a_message_to_a_deleted_topic_names_the_topic_and_no_refusal(code: int) 
     failure = delivery_failure("orders", KafkaError(code), Message(b"1", b"row", 0), DeliverySpan(), None, 0)
     assert failure.reason.startswith("topic orders does not exist: ")
     assert (failure.is_outage, failure.is_final) == (True, True), "the relay tries again as before"
-    assert failure.hint.startswith("topic orders was deleted; it is made again")
+    assert failure.hint.startswith("topic orders was deleted; the relay recreates it")

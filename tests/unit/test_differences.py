@@ -26,20 +26,20 @@ LIST = {"type": "array", "items": ["null", "int"]}
     ("before", "after", "backward", "forward"),
     [
         ("int", "int", [], []),
-        ("int", "long", [], ['field "a" was int and is long']),
-        ("long", "int", ['field "a" was long and is int'], []),
-        ("int", "string", ['field "a" was int and is string'], ['field "a" was int and is string']),
+        ("int", "long", [], ['field "a" changed from int to long']),
+        ("long", "int", ['field "a" changed from long to int'], []),
+        ("int", "string", ['field "a" changed from int to string'], ['field "a" changed from int to string']),
         ("string", "bytes", [], []),
         (DAY, "int", [], []),
-        (DAY, "long", [], ['field "a" was date and is long']),
-        (DECIMAL, WIDER, *[['field "a" was decimal(10,2) and is decimal(12,2)']] * 2),
+        (DAY, "long", [], ['field "a" changed from date to long']),
+        (DECIMAL, WIDER, *[['field "a" changed from decimal(10,2) to decimal(12,2)']] * 2),
         (
             LIST,
             {"type": "array", "items": ["null", "long"]},
             [],
-            ['field "a" was array of int and is array of long'],
+            ['field "a" changed from array of int to array of long'],
         ),
-        (LIST, "int", *[['field "a" was array of int and is int']] * 2),
+        (LIST, "int", *[['field "a" changed from array of int to int']] * 2),
     ],
 )
 def test_types(before: Any, after: Any, backward: list[str], forward: list[str]) -> None:
@@ -57,14 +57,14 @@ UUID = {"type": "string", "logicalType": "uuid"}
 @pytest.mark.parametrize(
     ("before", "after", "reasons"),
     [
-        (DECIMAL, {**DECIMAL, "scale": 4}, ['field "a" was decimal(10,2) and is decimal(10,4)']),
+        (DECIMAL, {**DECIMAL, "scale": 4}, ['field "a" changed from decimal(10,2) to decimal(10,4)']),
         (DECIMAL, WIDER, []),
-        (DECIMAL, "string", ['field "a" was decimal(10,2) and is string']),
-        (LOCAL, MICROS, ['field "a" was local-timestamp-micros and is timestamp-micros']),
-        ("int", DAY, ['field "a" was int and is date']),
-        (DAY, MICROS, ['field "a" was date and is timestamp-micros']),
+        (DECIMAL, "string", ['field "a" changed from decimal(10,2) to string']),
+        (LOCAL, MICROS, ['field "a" changed from local-timestamp-micros to timestamp-micros']),
+        ("int", DAY, ['field "a" changed from int to date']),
+        (DAY, MICROS, ['field "a" changed from date to timestamp-micros']),
         ({"type": "array", "items": ["null", "int"]}, {"type": "array", "items": ["null", DAY]},
-         ['field "a" was array of int and is array of date']),
+         ['field "a" changed from array of int to array of date']),
         (UUID, "string", []),
         ("int", "string", []),
         ("int", "double", []),
@@ -77,15 +77,15 @@ def test_values_that_readers_would_take_for_others(before: Any, after: Any, reas
 def test_fields_without_default_and_another_record() -> None:
     other = schema(("b", "int"), name="Other", default=False)
     assert incompatibilities(other, schema(("a", "int")), "FULL") == [
-        'field "b" is gone and had no default',
-        "the record is called Value, and was Other",
+        'field "b" was removed and had no default',
+        "the record was renamed from Other to Value",
     ]
     assert incompatibilities(schema(("a", "int")), other, "BACKWARD") == [
         'field "b" is new and has no default',
-        "the record is called Other, and was Value",
+        "the record was renamed from Value to Other",
     ]
     assert incompatibilities('{"type": "string"}', other, "BACKWARD") == [
-        "the subject holds something else than a record"
+        "the subject's schema is not a record"
     ]
 
 

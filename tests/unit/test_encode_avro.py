@@ -112,7 +112,7 @@ def test_malformed_text_is_an_error_that_names_the_column_and_not_the_value(inde
 def test_a_row_of_another_width_is_an_error() -> None:
     bound = build_encoder(ORDERS, ("id",), {}).bind(1, 2)
     for encode in (bound.key, bound.value, bound.both):
-        with pytest.raises(EncodeError, match="5 columns where its table has 6"):
+        with pytest.raises(EncodeError, match="5 columns, but its table has 6"):
             encode(ROW[:5])
 
 

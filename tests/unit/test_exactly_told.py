@@ -62,13 +62,13 @@ def test_doctor_says_what_the_brokers_allow() -> None:
     assert "a snapshot may take 60 s" in judged(SETTINGS, found, 3, 60_000)
     assert judged(SETTINGS, {}, 1, 60_000) == "position in topic bwtui.position.shop"
     alone = {"transaction.state.log.replication.factor": 1}
-    assert "one broker is away" in judged(SETTINGS, alone, 3, None)
-    assert "one broker is away" not in judged(SETTINGS, alone, 1, None)
+    assert "one broker is down" in judged(SETTINGS, alone, 3, None)
+    assert "one broker is down" not in judged(SETTINGS, alone, 1, None)
 
 
 @pytest.mark.parametrize(
     ("brokers", "wanted", "says"),
-    [(3, 900_001, "the brokers take 900000 at most"), (1, None, "want 2 replicas in step")],
+    [(3, 900_001, "the brokers allow at most 900000"), (1, None, "need 2 in-sync replicas")],
 )
 def test_doctor_refuses_what_they_do_not(brokers: int, wanted: int | None, says: str) -> None:
     found = {"transaction.max.timeout.ms": 900_000, "transaction.state.log.min.isr": 2}

@@ -50,7 +50,7 @@ def test_what_needs_action_comes_first() -> None:
     verdict = with_gaps(replace(WELL, heal=HEAL, not_proven=(ITEMS, *others, ORDERS))).verdict
     assert verdict.sentence.startswith(
         "public.orders is not proven since 0/16B3748: topic orders was deleted; "
-        "nor are public.t0, public.t1, public.t2 and 2 more; topics may differ from tables since 20"
+        "also not proven: public.t0, public.t1, public.t2 and 2 more; topics may differ from tables since 20"
     )
     assert "; public.items is not proven since 0/16B3700: its publication" in verdict.sentence
 
@@ -59,8 +59,8 @@ def test_what_needs_action_comes_first() -> None:
     ("state", "words", "needs_action"),
     [
         ("slot", "the slot is being recreated", False),
-        ("comparing", "the relay compares them: 12 of 40 keys", False),
-        ("waiting", "the comparison failed and is tried again: 12 of 40 keys", False),
+        ("comparing", "the relay is comparing them: 12 of 40 keys", False),
+        ("waiting", "the comparison failed and will be retried: 12 of 40 keys", False),
         ("undecided", "the comparison can't be trusted: 4,081 rows are missing", True),
     ],
 )
@@ -84,7 +84,7 @@ def test_a_table_that_is_not_captured() -> None:
     verdict = with_gaps(replace(WELL, not_captured=("public.a", "public.b"))).verdict
     assert verdict.condition == "not_proven"
     assert verdict.sentence.startswith(
-        "public.a, public.b are not captured: no change of them, deletes included, is sent; "
+        "public.a, public.b are not captured: their changes, deletes included, are not sent; "
     )
     assert "bwtui doctor" in verdict.hint
 
@@ -155,7 +155,7 @@ def test_what_is_less_does_not_hide_it(condition: Condition) -> None:
 def test_a_first_snapshot_that_is_not_through_catches_up() -> None:
     verdict = with_gaps(replace(WELL, first_snapshot=FirstSnapshot(3, 1))).verdict
     assert (verdict.condition, verdict.word) == ("behind", "catching_up")
-    assert verdict.sentence == "the first snapshot is not through: 1 of 3 tables is; 12 rows/s pass"
+    assert verdict.sentence == "the first snapshot is incomplete: 1 of 3 tables is done; 12 rows/s pass"
 
 
 def test_a_relay_that_has_ended_still_says_so() -> None:

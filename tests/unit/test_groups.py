@@ -60,5 +60,5 @@ def test_a_group_without_a_name_does_not_hide_the_others() -> None:
 
 def test_no_group_is_not_blamed_on_a_right() -> None:
     (note,) = look().notes
-    assert note.startswith("Kafka lists no consumer group: there is none")
+    assert note.startswith("Kafka lists no consumer groups: there are none")
     assert "ACL: Describe on groups" in note

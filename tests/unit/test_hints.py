@@ -84,17 +84,17 @@ def test_an_error_without_a_hint_is_none() -> None:
 @pytest.mark.parametrize(
     ("number", "what"),
     [
-        (errno.EACCES, "let the user"),
+        (errno.EACCES, "grant the user"),
         (errno.ENOSPC, "free some space"),
         (errno.EROFS, "read-only"),
         (errno.EISDIR, "is a folder"),
-        (errno.ENOTDIR, "a folder is needed"),
-        (errno.EEXIST, "a file stands where"),
+        (errno.ENOTDIR, "is a file, not a folder"),
+        (errno.EEXIST, "a file already exists at"),
         (errno.ENAMETOOLONG, "255 bytes"),
         (errno.EMFILE, "ulimit -n"),
-        (errno.ELOOP, "circle"),
+        (errno.ELOOP, "loop"),
         (errno.EIO, "system's log"),
-        (errno.EDQUOT, "share of the disk"),
+        (errno.EDQUOT, "disk quota"),
     ],
 )
 def test_the_systems_word_on_a_file_is_no_bug(number: int, what: str) -> None:
@@ -162,12 +162,12 @@ def test_every_sqlstate_has_a_remedy(state: str | None) -> None:
     [
         (
             "dbnme=shop",
-            "the connection string is not valid: libpq knows no keyword 'dbnme'",
+            "the connection string is not valid: libpq has no keyword 'dbnme'",
             "did you mean 'dbname'?",
         ),
         (
             "postgresql://db/shop?sslmod=require",
-            "the connection string is not valid: libpq knows no keyword 'sslmod'",
+            "the connection string is not valid: libpq has no keyword 'sslmod'",
             "did you mean 'sslmode'?",
         ),
         # What libpq takes for a keyword may be a piece of the password.

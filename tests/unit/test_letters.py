@@ -200,10 +200,10 @@ def test_what_can_t_be_sent_safely_is_refused_with_its_reason(
     assert (found.statements, found.rows) == ([], 0)
     reasons = list(found.refused.items())
     assert [(number, why.partition(",")[0]) for why, number in reasons] == [
-        (1, "a row that was deleted: there is nothing left that an UPDATE could have sent"),
-        (1, "its table has no key"),
-        (3, "its key holds what can't be printed"),
-        (1, "the letter holds no row"),
+        (1, "the row was deleted: no UPDATE can re-send it"),
+        (1, "the row can't be identified: its table has no key"),
+        (3, "its key contains unprintable characters"),
+        (1, "the dead letter does not contain the row"),
     ]
 
 
@@ -211,4 +211,4 @@ def test_a_name_with_a_dot_names_two_tables() -> None:
     letter = DeadLetter(0, 1, 0.0, "a.b.c", "t", "insert", "0/1", 1, 1, "e", "r", (("id", "1"),))
     found = plan([(letter, DeadLetterRows(None, {"id": "1"}))])
     assert found.statements == []
-    assert next(iter(found.refused)).startswith("the name of its table or schema has a dot")
+    assert next(iter(found.refused)).startswith("the name of its table or schema contains a dot")

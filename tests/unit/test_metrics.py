@@ -343,7 +343,7 @@ STALLED = replace(READY, state="stalled", verdict=RelayVerdict("stalled", "Kafka
         (COPYING, "the first snapshot is in"),
         (STALLED, "Kafka is silent"),
         (FAILED, "the slot is gone"),
-        (replace(READY, first_snapshot=FirstSnapshot(3, 1)), "the first snapshot is not through: 1 of 3"),
+        (replace(READY, first_snapshot=FirstSnapshot(3, 1)), "the first snapshot is incomplete: 1 of 3"),
         (replace(READY, heal=HealStatus(1.0, "it was dropped")), "topics may differ from tables, because"),
         (replace(READY, verdict=RelayVerdict("waiting", "Kafka has not answered", "kafka")), "Kafka has not"),
         (

@@ -100,7 +100,7 @@ def test_each_command_that_needs_one_says_which_and_what_installs_it(tmp_path: P
     assert [code for code, _ in ended] == [2] * (len(commands) + len(others))
     for code, told in ended:
         *_, error, hint = told.splitlines()
-        assert error.endswith(" is not installed here; relay, screens and recordings do without"), (
+        assert error.endswith(" is not installed here; relay, screens and recordings work without it"), (
             code,
             told,
         )

@@ -69,22 +69,22 @@ def told(code: int | None, message: str = "because") -> bytes:
 @pytest.mark.parametrize(
     ("status", "body", "words"),
     [
-        (401, HTML, "does not let us in"),
-        (403, told(40301), "does not let us in"),
-        (404, HTML, "something other than a schema registry"),
-        (404, told(404, "HTTP 404 Not Found"), "does not answer as a registry"),
-        (404, told(None, "no Route matched"), "does not answer as a registry"),
-        (405, HTML, "something other than a schema registry"),
-        (409, HTML, "something other than a schema registry"),
-        (413, HTML, "something other than a schema registry"),
-        (422, HTML, "something other than a schema registry"),
-        (422, told(42205, "Subject t-value is in read-only mode"), "takes no schemas at present"),
+        (401, HTML, "rejects the client"),
+        (403, told(40301), "rejects the client"),
+        (404, HTML, "is not a schema registry"),
+        (404, told(404, "HTTP 404 Not Found"), "does not respond like a registry"),
+        (404, told(None, "no Route matched"), "does not respond like a registry"),
+        (405, HTML, "is not a schema registry"),
+        (409, HTML, "is not a schema registry"),
+        (413, HTML, "is not a schema registry"),
+        (422, HTML, "is not a schema registry"),
+        (422, told(42205, "Subject t-value is in read-only mode"), "is not accepting schemas"),
         (429, HTML, r"limits the rate of requests \(HTTP 429\)"),
-        (404, HTML, r"it has no such path \(HTTP 404\)"),
-        (404, b"", "does not answer as a registry: HTTP 404 without a reason"),
+        (404, HTML, r"the path does not exist there \(HTTP 404\)"),
+        (404, b"", "does not respond like a registry: HTTP 404 without a reason"),
         (500, told(50001), "can't reach"),
         (503, HTML, "can't reach"),
-        (200, HTML, "something other than a schema registry"),
+        (200, HTML, "is not a schema registry"),
         (200, b'{"status": "ok"}', "can't reach"),
     ],
 )
@@ -107,9 +107,9 @@ def test_a_redirect_names_its_target(server: Answering, status: int, body: bytes
     registry = SchemaRegistry(server.url)
     with pytest.raises(ConnectionFailed) as refused:
         registry.check()
-    says = f"redirects to https://registry.example/base (HTTP {status}), and redirects are not followed"
+    says = f"redirects to https://registry.example/base (HTTP {status}), but bwtui does not follow redirects"
     assert says in refused.value.message
-    assert refused.value.hint == "give the registry's own address, such as -r https://registry.example/base"
+    assert refused.value.hint == "set the registry's own address, such as -r https://registry.example/base"
     server.location = "/login"
     with pytest.raises(ConnectionFailed, match=f"redirects to {server.url}/login"):
         registry.register("t-value", SCHEMA)
@@ -136,7 +136,7 @@ def test_a_proxys_404_does_not_mean_that_a_schema_is_unknown(server: Answering) 
         lambda: registry.schema_id("t-value", SCHEMA),
         lambda: registry.verdict("t-value", SCHEMA),
     ):
-        with pytest.raises(ConnectionFailed, match="something other than a schema registry"):
+        with pytest.raises(ConnectionFailed, match="is not a schema registry"):
             ask()
     registry.close()
 
@@ -153,7 +153,7 @@ def test_a_registrys_own_404_does(server: Answering) -> None:
 def test_what_answers_without_a_list_of_subjects_is_no_registry(server: Answering, body: bytes) -> None:
     server.status, server.body = 200, body
     registry = SchemaRegistry(server.url)
-    with pytest.raises(ConnectionFailed, match="something other than a schema registry") as refused:
+    with pytest.raises(ConnectionFailed, match="is not a schema registry") as refused:
         registry.check()
     assert "Expecting value" not in refused.value.message
     registry.close()
@@ -183,7 +183,7 @@ def test_the_rule_is_the_one_that_holds(server: Answering, answers: dict[str, st
     registry = SchemaRegistry(server.url)
     found = registry.verdict("t-value", json.dumps(record).replace("int", "string"))
     assert found.rule == "FULL"
-    assert found.reasons == ('field "a" was int and is string',)
+    assert found.reasons == ('field "a" changed from int to string',)
     registry.close()
 
 
@@ -204,7 +204,7 @@ def test_an_answer_that_comes_byte_by_byte_is_not_waited_for_without_end() -> No
     thread.start()
     registry = SchemaRegistry(f"http://127.0.0.1:{listener.getsockname()[1]}", (("timeout", "0.2"),))
     try:
-        with pytest.raises(ConnectionFailed, match="the answer is not whole after"):
+        with pytest.raises(ConnectionFailed, match="the response was incomplete after"):
             registry.check()
     finally:
         over.set()
@@ -232,7 +232,7 @@ def test_a_subject_that_holds_no_record_is_refused(server: Answering, held: str)
     for ask in (registry.register, registry.refuse_renamed):
         with pytest.raises(SchemaRefused) as refused:
             ask("t-key", RECORD)
-        assert "something else than a record" in refused.value.message
+        assert "not a record" in refused.value.message
     registry.close()
 
 

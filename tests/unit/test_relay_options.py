@@ -82,5 +82,5 @@ def test_a_number_that_is_bounded_is_told_its_bounds(text: str) -> None:
     with pytest.raises(ValueError, match=r"\(a whole number from 1 to 32\)"):
         parse(bounded["snapshot-workers"], text)
     if text != "33":
-        with pytest.raises(ValueError, match=r"\(a whole number from 1 to 90, in per cent\)"):
+        with pytest.raises(ValueError, match=r"\(a whole number from 1 to 90\)"):
             parse(bounded["snapshot-share"], text)

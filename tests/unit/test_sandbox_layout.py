@@ -115,7 +115,7 @@ def test_a_folder_that_can_not_be_used_is_no_bug() -> None:
             continue
         error, hint = said.splitlines()
         assert code == 2 and "can't use the sandbox's folder" in error and place in error, said
-        assert hint == "hint: set BWTUI_SANDBOX_HOME to a folder that you may write to"
+        assert hint == "hint: set BWTUI_SANDBOX_HOME to a writable folder"
 
 
 def test_a_process_of_another_user_gets_no_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +143,7 @@ def test_the_heap_of_kafka(given: str, heap: int, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("given", ["0m", "512", "1.5g", "-1g", "1g -Xss1g"])
 def test_what_is_no_heap(given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BWTUI_SANDBOX_KAFKA_HEAP", given)
-    with pytest.raises(UsageError, match=r"BWTUI_SANDBOX_KAFKA_HEAP is .* no size of a heap"):
+    with pytest.raises(UsageError, match=r"BWTUI_SANDBOX_KAFKA_HEAP is .* not a valid heap size"):
         Sandbox(tmp_path / "sandbox").up()
     assert not (tmp_path / "sandbox").exists()
 

@@ -87,7 +87,7 @@ def test_whose_fault_a_failed_delivery_is(code: int, whose: str, tmp_path: Path)
     (failure,) = sink.take_failures()
     policy = RowPolicy(settings, RunState(), DeadLetterWriter(tmp_path), sink)
     if whose == "the set-up's":
-        with pytest.raises(ServiceRefused, match="Kafka lets nothing into topic orders") as refused:
+        with pytest.raises(ServiceRefused, match="Kafka rejects every message for topic orders") as refused:
             policy.undelivered([failure])
         assert refused.value.hint and "{" not in refused.value.hint
     else:
@@ -183,8 +183,8 @@ def test_the_end_of_a_transaction_that_its_topic_refuses_is_no_row_to_drop(tmp_p
         RelaySettings(postgres="", broker="", schema_registry=""), on_error="log", transaction_topic="tx"
     )
     policy = RowPolicy(settings, RunState(), DeadLetterWriter(tmp_path), Reject(lambda message: False))
-    failure = DeliveryFailure("tx", "Kafka refuses a message of 9 bytes", False, "raise it")
-    with pytest.raises(ServiceRefused, match="refuses a message"):
+    failure = DeliveryFailure("tx", "Kafka rejects a message of 9 bytes", False, "raise it")
+    with pytest.raises(ServiceRefused, match="rejects a message"):
         policy.undelivered([failure])
 
 

@@ -545,7 +545,7 @@ def test_a_slot_that_is_read_is_waited_for_with_words_and_until_a_stop() -> None
     active = SlotState("shop", "pgoutput", "shop", True, 4711, "reserved", None, 0, 0, 0, temporary=False)
     slots = iter([active, active, None])
     assert wait_for_release(lambda: next(slots), told.append) is None
-    assert told == ["waiting for slot shop, which the server's process 4711 holds"] * 2
+    assert told == ["waiting for slot shop, which is active for the server's process 4711"] * 2
 
     def stop(_: str) -> None:
         raise StopRequested

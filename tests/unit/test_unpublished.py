@@ -62,7 +62,7 @@ def test_a_table_without_a_key_is_not_added_to_published_updates(monkeypatch: py
 def test_a_partition_of_a_published_table_is_no_table_to_add(monkeypatch: pytest.MonkeyPatch) -> None:
     error = refused(monkeypatch, "orders_1", [table("orders_1")], ["public.orders", "public.other"])
     assert "as part of table public.other" in error.message
-    assert error.hint == "choose that table: --table 'public\\.other'"
+    assert error.hint == "select the root table: --table 'public\\.other'"
 
 
 def test_a_pattern_without_a_table_is_still_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,7 +57,11 @@ def planted(monkeypatch: pytest.MonkeyPatch, *tables: Facts) -> None:
             'ALTER TABLE "public"."t" REPLICA IDENTITY USING INDEX "t_replica_identity"; COMMIT;',
         ),
         (DEFERRABLE_ROOT, "has a deferrable primary key", "a primary key that is not deferrable"),
-        (LEAF_WITHOUT, "has partitions without a replica identity", "give each partition a replica identity"),
+        (
+            LEAF_WITHOUT,
+            "has partitions without a replica identity",
+            "set a replica identity on each partition",
+        ),
         (KEYLESS, "has no primary key and no replica identity index", "add a primary key"),
     ],
 )
@@ -88,7 +92,7 @@ def test_doctor_does_not_ask_for_a_primary_key_that_is_there(monkeypatch: pytest
     deferrable, keyless = advice.advice(CONNECTION, RelaySettings(allow_unkeyed=True))
     assert deferrable.message.startswith("has a deferrable primary key")
     assert deferrable.hint.startswith("if no transaction relies on deferring it, run: BEGIN; CREATE UNIQUE")
-    assert keyless.hint.startswith("give it a primary key")
+    assert keyless.hint.startswith("add a primary key")
 
 
 def test_tables_are_named_with_their_own_reasons(monkeypatch: pytest.MonkeyPatch) -> None:

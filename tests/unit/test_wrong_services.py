@@ -78,9 +78,9 @@ def closed() -> Iterator[int]:
     ("broker", "says"),
     [
         (closed(), "Connection refused"),
-        (web(), "no broker, but an HTTP server answers there"),
-        (answering(b"HTTP/1.1 400 Bad Request\r\n\r\n"), "no broker, but an HTTP server answers there"),
-        (answering(b"E\0\0\0\x10nonsense and more"), "no broker, but something else answers there"),
+        (web(), "an HTTP server answers there, not a Kafka broker"),
+        (answering(b"HTTP/1.1 400 Bad Request\r\n\r\n"), "an HTTP server answers there, not a Kafka broker"),
+        (answering(b"E\0\0\0\x10nonsense and more"), "a different service answers there, not a Kafka broker"),
     ],
     ids=["closed", "web", "HTTP", "other"],
 )
@@ -154,5 +154,5 @@ def test_only_a_broker_that_never_answered_may_want_tls(monkeypatch: pytest.Monk
             pin(config, ["t"])
         with pytest.raises(ConnectionFailed) as failure:
             list(scan.SplitScan(config, Split("t", 0, 0, 5), "read_uncommitted", 1.0))
-    assert failure.value.message == f"can't reach Kafka at 127.0.0.1:{port}: it does not answer any more"
+    assert failure.value.message == f"can't reach Kafka at 127.0.0.1:{port}: it no longer responds"
     assert "TLS" not in (failure.value.hint or "")

@@ -106,8 +106,8 @@ def read_chunk(connection: Connection, asked: ChunkRequest, wait: Callable[[Conn
         raise
     except psycopg2.errors.LockNotAvailable as error:
         raise ConnectionFailed(
-            f"table {asked.qualified_name} is locked by somebody who alters it",
-            "its rows are read after that",
+            f"another session holds a lock on table {asked.qualified_name}, probably to alter it",
+            "the relay reads its rows once that session ends its transaction",
         ) from error
     except psycopg2.Error as error:
         failed = statement_failed(error)
@@ -115,7 +115,7 @@ def read_chunk(connection: Connection, asked: ChunkRequest, wait: Callable[[Conn
             raise SessionEnded(failed.message, failed.hint) from error
         raise failed from error
     raise ConnectionFailed(
-        f"table {asked.qualified_name} is altered again and again", "its rows are read once it is not"
+        f"table {asked.qualified_name} keeps being altered", "the relay retries until it can read the rows"
     )
 
 
@@ -132,7 +132,7 @@ def told_apart(connection: Connection, asked: ChunkRequest) -> ChunkRequest:
     named = [table for split in splits if (table := find_table(connection, *split))]
     if len(named) > 1:
         raise RefusedError(
-            f"there are {len(named)} tables that are called {whole}, with dots in their names or schemas",
+            f"there are {len(named)} tables with the qualified name {whole}: names or schemas contain dots",
             "rename one of them, or its schema",
         )
     return replace(asked, namespace=named[0].namespace, name=named[0].name) if named else asked
@@ -152,7 +152,7 @@ def _published(connection: Connection, asked: ChunkRequest, table: TableInfo) ->
     add = f"ALTER PUBLICATION {quote_identifier(asked.publications[0])} ADD TABLE "
     add += f"{quote_identifier(asked.namespace)}.{quote_identifier(asked.name)}"
     raise TableNotPublished(
-        f"table {asked.qualified_name} is in no publication of the relay",
+        f"no publication of the relay contains table {asked.qualified_name}",
         f"add it first: {printed(add)}",
     )
 
@@ -161,7 +161,9 @@ def _find(connection: Connection, asked: ChunkRequest) -> TableInfo:
     table = find_table(connection, asked.namespace, asked.name)
     if table is not None:
         return table
-    raise TableNotPublished(f"there is no table {asked.qualified_name}", "it was dropped or renamed")
+    raise TableNotPublished(
+        f"table {asked.qualified_name} does not exist", "check its name: it was dropped or renamed"
+    )
 
 
 def _read(connection: Connection, asked: ChunkRequest, published: PublishedTable) -> Chunk:
@@ -216,15 +218,15 @@ def _refused(
         return RefusedError(
             f"the condition fails on a row of {asked.qualified_name}: "
             f"{type(error).__name__} (SQLSTATE {error.pgcode})",
-            f"it must be true or false of every row; it is: {asked.where}",
+            f"rewrite it so that it is true, false or null for every row: {asked.where}",
         )
     reason = " ".join((error.diag.message_primary or str(error)).split())
-    hint = f"it may not write, and names what is its own with the schema; it is: {asked.where}"
+    hint = f"a condition may not write, and must qualify names with their schema: {asked.where}"
     if isinstance(error, psycopg2.errors.InsufficientPrivilege):
         if "for " not in reason or f"for table {asked.name}" in reason or "for schema" in reason:
             return copy_refused(error, source, connection)
-        hint = f"let its owner grant that to the relay's role {connection.info.user}, or ask without it"
-    return RefusedError(f"the condition can't be judged: {reason}", hint)
+        hint = f"let its owner grant that right to role {connection.info.user}, or omit the condition"
+    return RefusedError(f"PostgreSQL can't evaluate the condition: {reason}", hint)
 
 
 class TableNotPublished(RefusedError):
@@ -256,7 +258,7 @@ class ChunkTooLarge(ConnectionFailed):
     """The chunk is too large: request fewer rows. A list of keys or a range of pages can't be cut."""
 
     def __init__(self, table: str) -> None:
-        super().__init__(f"the rows of {table} are large", "fewer of them are read at a time")
+        super().__init__(f"a chunk of table {table} is too large", "the relay reads fewer rows at a time")
 
 
 class _ChunkFull(Exception):
@@ -297,15 +299,15 @@ def _check_key(asked: ChunkRequest, relation: Relation, now: tuple[str, ...]) ->
     in_order = tuple(column.name for column in relation.columns if column.name in now)
     if asked.key_columns not in ((), in_order):
         raise KeyChanged(
-            f"the key of table {asked.qualified_name} was ({', '.join(asked.key_columns)}), and is "
-            f"({', '.join(in_order) or 'none'}) now",
-            "'bwtui snapshot' sends the rows under their key of now",
+            f"the key of table {asked.qualified_name} changed from ({', '.join(asked.key_columns)}) to "
+            f"({', '.join(in_order) or 'none'})",
+            "'bwtui snapshot' sends the rows under their current key",
         )
     lengths = {len(texts) for texts in asked.keys or ()} - {len(now)}
     if (now and lengths) or asked.key not in (None, now):
         raise KeyChanged(
-            f"the key of table {asked.qualified_name} is another one since its rows were asked for",
-            "ask for them again",
+            f"the key of table {asked.qualified_name} has changed since its rows were requested",
+            "request them again",
         )
 
 
@@ -331,7 +333,7 @@ def _of_keys(
     """Return the query for the rows that have one of ``keys``."""
     if not key:
         raise RefusedError(
-            f"table {source.relation.qualified_name} has no key, so no row of it can be named",
+            f"table {source.relation.qualified_name} has no key, so single rows can't be selected",
             "send the whole table again: bwtui snapshot TABLE --unkeyed",
         )
     if not keys:
@@ -389,8 +391,8 @@ def _readable(
 
 def _unkeyed(table: str) -> TableWithoutKey:
     return TableWithoutKey(
-        f"table {table} has no key: its rows would stand in the topic twice",
-        "give it a primary key, or ask for that with --unkeyed",
+        f"table {table} has no key: its rows would be in the topic twice",
+        "add a primary key, or allow duplicates with --unkeyed",
     )
 
 
@@ -409,7 +411,7 @@ def _pages(
     if not asked.unkeyed:
         raise _unkeyed(name)
     if table.partitioned:
-        raise RefusedError(f"table {name} has partitions and no key", "give it a primary key")
+        raise RefusedError(f"table {name} has partitions and no key", "add a primary key to it")
     size = """select pg_catalog.pg_relation_size(%s::oid), pg_catalog.current_setting('block_size')::int,
                      pg_catalog.pg_relation_filenode(%s::oid)::text"""
     [(length, block, file)] = query(connection, size, table.oid, table.oid)

@@ -53,11 +53,11 @@ def statements(script: str) -> list[Statement]:
         first = statement.words[0]
         if first in _CONTROL or statement.words[:2] == ("prepare", "transaction"):
             raise RefusedError(
-                f"the script controls its transaction: {statement.place}",
-                "leave it out: the whole script runs in one transaction, which is rolled back",
+                f"the script contains transaction control: {statement.place}",
+                "remove it: the whole script runs in one transaction, which is rolled back",
             )
         if first == "copy" and "stdin" in statement.words:
-            raise RefusedError(f"the script copies rows: {statement.place}", "leave it out: only DDL matters")
+            raise RefusedError(f"the script copies rows: {statement.place}", "remove it: only DDL matters")
     return parsed
 
 
@@ -102,7 +102,7 @@ def _skip(kind: str, script: str, token: re.Match[str]) -> int:
     """Return the end of a comment or a dollar-quoted string. Raises RefusedError if it is not closed."""
     line = script.count("\n", 0, token.start()) + 1
     if kind == "meta":
-        raise RefusedError(f"line {line} holds a command of psql's own", "leave it out: only SQL is run")
+        raise RefusedError(f"line {line} contains a psql command", "remove it: only SQL is run")
     if kind == "comment":
         end = _comment_end(script, token.end())
     elif kind == "dollar":
@@ -111,7 +111,7 @@ def _skip(kind: str, script: str, token: re.Match[str]) -> int:
     else:
         end = -1
     if end < 0:
-        raise RefusedError(f"the script ends within what begins in line {line}: {token[0]}", "close it")
+        raise RefusedError(f"{token[0]} in line {line} of the script is not closed", "close it")
     return end
 
 

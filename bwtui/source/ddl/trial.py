@@ -45,7 +45,7 @@ def _apply(connection: Connection, script: list[Statement]) -> None:
         execute(connection, _NO_COMMIT)
     except psycopg2.errors.InsufficientPrivilege as error:
         raise RefusedError(
-            "the role may not make a temporary table, which keeps the script from committing",
+            "the role may not create the temporary table that prevents the script from committing",
             "let a superuser run: "
             + printed(
                 f"GRANT TEMPORARY ON DATABASE {quote_identifier(connection.info.dbname)}"
@@ -66,12 +66,13 @@ def _refused(statement: Statement, error: psycopg2.Error) -> Exception:
     reason = error.diag.message_primary or " ".join(str(error).split())
     if isinstance(error, psycopg2.errors.ActiveSqlTransaction):
         return RefusedError(
-            f"{statement.place} can't be tried: {reason}", "leave it out; an index changes no schema"
+            f"{statement.place} can't run in a trial: {reason}", "remove it: it does not change a schema"
         )
     if isinstance(error, psycopg2.errors.LockNotAvailable):
         return RefusedError(
-            f"{statement.place} did not get its lock in {_LOCK_TIMEOUT}", "try again when the table is idle"
+            f"{statement.place} did not get its lock within {_LOCK_TIMEOUT}",
+            "try again when the table is idle",
         )
     if error.diag.sqlstate is None:
         return ConnectionFailed(f"the connection to PostgreSQL broke: {reason}", "check PostgreSQL's log")
-    return RefusedError(f"{statement.place} fails: {reason}", remedy(error))
+    return RefusedError(f"{statement.place} failed: {reason}", remedy(error))

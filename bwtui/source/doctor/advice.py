@@ -49,7 +49,7 @@ def outside_publication(settings: RelaySettings, found: Iterable[Shortfall]) -> 
     listed = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
     yield Advice(
         "tables outside the publication",
-        f"publication {settings.publication_name} does not have {len(names)}: {listed}",
+        f"publication {settings.publication_name} does not contain {len(names)}: {listed}",
         "no action is needed if that is intended; otherwise name them with --table, and 'bwtui doctor' "
         "prints the statement for each",
     )
@@ -65,17 +65,17 @@ def advice(connection: Connection, settings: RelaySettings) -> Iterator[Advice]:
 _SERVER: dict[str, tuple[Callable[[str], bool], str, str]] = {
     "max_slot_wal_keep_size": (
         lambda value: value == "-1",
-        "a relay that stands still keeps WAL without a limit, until the server's disk is full",
+        "a stalled relay retains WAL without a limit, until the server's disk is full",
         "ALTER SYSTEM SET max_slot_wal_keep_size = '50GB'",
     ),
     "wal_sender_timeout": (
         lambda value: value == "0",
-        "the server never notices that a relay is gone whose network went away, and its slot stays active",
+        "the server never detects a lost network connection to the relay, so its slot stays active",
         "ALTER SYSTEM SET wal_sender_timeout = '60s'",
     ),
     "idle_replication_slot_timeout": (
         lambda value: value != "0",
-        "the server gives up the slot of a relay that is down for that long",
+        "the server invalidates the slot of a relay that is down for that long",
         "ALTER SYSTEM SET idle_replication_slot_timeout = 0",
     ),
 }
@@ -101,16 +101,16 @@ def _of_tables(connection: Connection, settings: RelaySettings) -> Iterator[Advi
             message = "REPLICA IDENTITY NOTHING: updates and deletes are not captured"
             yield Advice(name, message, f"run: {printed(*statements)}")
         elif unused := None if table.has_key else unused_key(connection, table):
-            message = f"{unused.says}: messages have a null key and keep no order"
+            message = f"{unused.says}: messages have a null key and no defined order"
             yield Advice(name, message, unused.hint)
         elif not table.has_key:
             full = table.replica_identity == "f"
-            message = "no key: messages have a null key and keep no order" + (
+            message = "no key: messages have a null key and no defined order" + (
                 "" if full else "; updates and deletes are not captured"
             )
-            yield Advice(name, message, "give it a primary key: the columns that tell its rows apart")
+            yield Advice(name, message, "add a primary key: the columns that identify its rows")
         if table.oid in toasted:
-            message = "large values: an UPDATE that does not touch them does not send them (see --toast)"
+            message = "an UPDATE sends large values only if it changes them (see --toast)"
             yield Advice(name, message, f"run: {printed(f'{_alter(table.namespace, table.name)} FULL')}")
 
 

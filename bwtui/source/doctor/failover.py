@@ -22,24 +22,24 @@ _RELOAD = "SELECT pg_reload_conf()"
 def prospect(connection: Connection, settings: RelaySettings) -> str:
     """Return what would happen to the slot in a promotion, in one line."""
     if _is_standby(connection):
-        return "not looked at: the server is a standby"
+        return "not checked: the server is a standby"
     found = connected(connection)
     if not found:
         return "no standby is connected"
     names = ", ".join(one.name for one in found)
     if connection.server_version < SINCE:
         return (
-            f"of no use to {names}: slots come along from PostgreSQL 17 on; 'connect --heal' makes up for it"
+            f"{names} can't synchronize the slot before PostgreSQL 17; use 'connect --heal' after a promotion"
         )
     if settings.failover is False:
         return f"--no-failover: {names} will not have the slot"
     slot = slot_state(connection, settings.slot)
     if slot is None:
-        return f"the slot will be made for {names} as well"
+        return f"the slot will be created as a failover slot, for {names}"
     if not slot.failover and not (settings.failover or names_several(settings.postgres)):
-        return f"the slot is no failover slot, and {names} will not have it: --failover makes it one"
+        return f"the slot is not a failover slot, so {names} will not have it: --failover makes it one"
     if not slot.failover:
-        waits = "; the relay then gets nothing while a standby of synchronized_standby_slots is down"
+        waits = "; the relay then receives nothing while a standby in synchronized_standby_slots is down"
         waits = waits if awaited(connection) else ""
         return f"the slot becomes a failover slot, for {names}, when the relay starts{waits}"
     return f"the slot is a failover slot, for {names}"
@@ -55,8 +55,8 @@ def failover_advice(connection: Connection, settings: RelaySettings) -> Iterator
         names = ", ".join(one.name for one in found)
         yield Advice(
             "failover",
-            f"-d/--postgres names one host, and {names} may be promoted: the relay follows only if the "
-            "address does",
+            f"-d/--postgres names one host, but {names} may be promoted: the relay follows only if the "
+            "address moves along",
             "name all hosts: -d 'host=one,two dbname=…'; the relay then looks for the primary among them",
         )
     if connection.server_version >= SINCE and settings.failover is not False:
@@ -77,14 +77,14 @@ def _of_connected(standby: ConnectedStandby) -> Iterator[Advice]:
     if standby.slot is None:
         yield Advice(
             name,
-            "it reads WAL without a physical slot, and takes no slots along without one",
-            "name one in the standby's primary_slot_name; the primary makes it with: "
+            "it reads WAL without a physical slot, which slot synchronization requires",
+            "set primary_slot_name on the standby, and create that slot on the primary: "
             + printed("SELECT pg_create_physical_replication_slot('standby_1')"),
         )
     if not standby.feeds_back:
         yield Advice(
             name,
-            "hot_standby_feedback seems to be off: slots are not taken along without it",
+            "hot_standby_feedback seems to be off, but slot synchronization requires it",
             "run there: " + _set("hot_standby_feedback", "on"),
         )
 
@@ -96,17 +96,17 @@ def _of_waiting(connection: Connection, found: list[ConnectedStandby]) -> Iterat
         names = ", ".join(quote_literal(one.slot) for one in found if one.slot)
         yield Advice(
             "synchronized_standby_slots",
-            "the relay may get changes before a standby has them: Kafka would have what a promoted one lacks",
+            "the relay may receive changes before a standby does: a promoted standby may lack them",
             "run: " + _set("synchronized_standby_slots", names or "'standby_1'"),
         )
     for slot, active in waited.items():
         if active:
             continue
-        what = "no standby reads it" if active is False else "there is no such physical slot"
+        what = "no standby reads it" if active is False else "that physical slot does not exist"
         yield Advice(
             "synchronized_standby_slots",
-            f"it names {slot}, and {what}: the relay gets nothing as long as that is so",
-            "start that standby, or take its slot out of the setting",
+            f"it names {slot}, but {what}: the relay receives nothing until that is fixed",
+            "start that standby, or remove its slot from the setting",
         )
 
 
@@ -117,12 +117,12 @@ def _of_hosts(connection: Connection, settings: RelaySettings) -> Iterator[Advic
     for host in hosts(settings.postgres, settings.slot):
         if not isinstance(host, ClusterHost):
             place, error = host
-            yield Advice(f"host {place}", f"it does not answer: {error.message}", error.hint)
+            yield Advice(f"host {place}", f"it can't be reached: {error.message}", error.hint)
         elif host.system_identifier != identifier:
             yield Advice(
                 f"host {host.place}",
-                "it is of another cluster: its system identifier is another one",
-                "name the hosts of one cluster alone",
+                "it belongs to a different cluster: its system identifier differs",
+                "list only hosts of one cluster in -d/--postgres",
             )
         elif host.in_recovery:
             if connection.server_version >= SINCE and settings.failover is not False:
@@ -132,7 +132,7 @@ def _of_hosts(connection: Connection, settings: RelaySettings) -> Iterator[Advic
     if len(primaries) > 1:
         yield Advice(
             "hosts",
-            f"{' and '.join(primaries)} both accept writes: the relay takes the first that answers",
+            f"{' and '.join(primaries)} both accept writes: the relay uses the first that responds",
             "make the former primary a standby (pg_rewind, or a new pg_basebackup)",
         )
 
@@ -146,28 +146,28 @@ def _of_standby(host: ClusterHost, *, is_made: bool) -> Iterator[Advice]:
         ("primary_slot_name", "", "'standby_1'"),
     ):
         if of.get(setting) == wrong:
-            what = f"{setting} is {wrong or 'empty'}: no slot comes along"
+            what = f"{setting} is {wrong or 'empty'}: no slot is synchronized"
             yield Advice(name, what, "run there: " + _set(setting, value))
     # Only superusers and members of pg_read_all_settings see it.
     conninfo = of.get("primary_conninfo")
     if conninfo and "dbname" not in conninfo:
         yield Advice(
             name,
-            "primary_conninfo has no dbname: no slot comes along",
+            "primary_conninfo has no dbname: no slot is synchronized",
             "add dbname=postgres to primary_conninfo there; then run: " + printed(_RELOAD),
         )
     if is_made and (host.slot is None or not host.slot.synced or host.slot.temporary):
-        what = "is not there" if host.slot is None else "is not synchronized"
+        what = "does not exist there" if host.slot is None else "is not synchronized"
         yield Advice(
             name,
-            f"the slot {what}: a relay would not go on from it behind a promotion",
-            "mend what is said of the standby, wait a minute, and look again; its log says why otherwise",
+            f"the slot {what}: a relay could not continue from it after a promotion",
+            "fix this standby's other findings, wait a minute, and run doctor again; otherwise check its log",
         )
     elif host.slot is not None and host.slot.wal_status == "lost":
         yield Advice(
             name,
-            "the slot is lost there: the standby removed what it needs",
-            "raise max_slot_wal_keep_size there; the slot comes along anew",
+            "the slot is lost there: the standby removed WAL that it needs",
+            "raise max_slot_wal_keep_size there; the standby then synchronizes the slot again",
         )
 
 

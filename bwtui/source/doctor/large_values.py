@@ -13,9 +13,9 @@ select c.oid from pg_catalog.pg_class c
                      join pg_catalog.pg_class p on p.oid = t.relid where p.reltoastrelid <> 0))
 """
 _MEANING = {
-    "fetch": "read from the table when they are missing",
-    "error": "their rows follow --on-error",
-    "placeholder": "marked in the messages",
+    "fetch": "missing values are read from the table",
+    "error": "--on-error applies to rows without them",
+    "placeholder": "missing values are marked in the messages",
 }
 
 
@@ -25,5 +25,5 @@ def large_values(connection: Connection, settings: RelaySettings) -> str:
     oids = {row[0] for row in query(connection, _TABLES_SQL, [table.oid for table in tables])}
     names = ", ".join(table.qualified_name for table in tables if table.oid in oids)
     if not names:
-        return "no table leaves any out"
+        return "no table omits any"
     return f"--toast {settings.toast}: {_MEANING[settings.toast]} ({names}); REPLICA IDENTITY FULL sends them"

@@ -126,7 +126,7 @@ def names_several(dsn: str) -> bool:
 
 def _parsed(dsn: str) -> dict[str, str]:
     if _UNESCAPED.match(dsn):
-        raise UsageError("the password in the connection URI has a / or @ that is not escaped", _ESCAPE)
+        raise UsageError("the password in the connection URI contains an unescaped / or @", _ESCAPE)
     try:
         return parse_dsn(dsn) if dsn else {}
     except psycopg2.ProgrammingError as error:
@@ -162,5 +162,5 @@ def _malformed(dsn: str, message: str) -> UsageError:
     if match is None or mask_connection(dsn) != dsn:
         return UsageError("the connection string is not valid", hint)
     close = nearest(match[1], _meaning().keywords())
-    problem = f"the connection string is not valid: libpq knows no keyword {match[1]!r}"
+    problem = f"the connection string is not valid: libpq has no keyword {match[1]!r}"
     return UsageError(problem, f"did you mean {close!r}?" if close else hint)

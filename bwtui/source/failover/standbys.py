@@ -47,7 +47,7 @@ class ConnectedStandby:
     name: str
     #: The physical slot that it reads through.
     slot: str | None
-    #: Whether it reports the xmin that its queries and slots still need (hot_standby_feedback).
+    #: True if it reports the xmin that its queries and slots still need (hot_standby_feedback).
     feeds_back: bool
 
 

@@ -123,8 +123,7 @@ class StreamServer:
         if not is_accepted:
             connection.close()
             raise ConnectionFailed(
-                f"the server at {describe(dsn)} is not the one that the stream comes from, "
-                "or was restarted since",
-                "nothing is read from it, and the relay retries; -d/--postgres should lead to one primary",
+                f"the server at {describe(dsn)} is not the server of the stream, or was restarted since",
+                "the relay reads nothing from it and retries; -d/--postgres should lead to one primary",
             )
         return connection

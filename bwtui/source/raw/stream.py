@@ -174,7 +174,7 @@ class ReplicationStream:
         deadline = time.monotonic() + 60
         while self.connection.flush() == 1:
             if time.monotonic() > deadline:
-                raise self._broken("the server takes no data")
+                raise self._broken("the server has accepted no data for 60 s")
             socket = self.connection.socket
             readable, _, _ = select.select([socket], [socket], [], 1)
             if readable:
@@ -193,7 +193,7 @@ class ReplicationStream:
             error = server_error(result)
             if error.sqlstate == errorcodes.UNDEFINED_FILE:
                 hint = f"{HEAL}; or drop the slot with 'bwtui slots drop', and take a new snapshot"
-                return SlotLost(f"the slot lost its WAL: {error.message}", hint)
+                return SlotLost(f"the server removed WAL that the slot needs: {error.message}", hint)
             if error.sqlstate == errorcodes.UNDEFINED_OBJECT:
                 # Versions before 18 do not skip such changes, but can't get past them.
                 return leaves_out(error.message)
@@ -208,8 +208,8 @@ class ReplicationStream:
 def leaves_out(reason: str) -> SlotLost:
     """Return the error for changes that were written while a publication was missing."""
     return SlotLost(
-        f"PostgreSQL leaves out changes: {reason}",
-        f"make the publication again; then {HEAL}, or drop the slot with 'bwtui slots drop' and take a new "
+        f"PostgreSQL can't decode changes from before the publication existed: {reason}",
+        f"create the publication again; then {HEAL}, or drop the slot with 'bwtui slots drop' and take a new "
         "snapshot",
     )
 
@@ -251,8 +251,9 @@ def _start_refused(slot: str, error: ServerError) -> Exception:
     text = error.message
     if error.sqlstate == errorcodes.OBJECT_IN_USE:
         return RefusedError(
-            f"slot {slot} is already active: {text}", "stop the other consumer, or name another slot with -s"
+            f"slot {slot} is already active: {text}",
+            "stop the other consumer, or choose a different slot with -s",
         )
     if error.sqlstate == errorcodes.UNDEFINED_OBJECT:
-        return SlotLost(f"slot {slot} does not exist: {text}", f"another session dropped it; {HEAL}")
+        return SlotLost(f"slot {slot} does not exist: {text}", f"another session has dropped it; {HEAL}")
     return ConnectionFailed(f"can't start replication from slot {slot}: {text}", "check PostgreSQL's log")
