@@ -1,6 +1,6 @@
-"""The only way to stdout and stderr: all output passes `shown`, and nothing in it is interpreted as markup.
+"""The only way to stdout and stderr: all output passes `escape`, and nothing in it is interpreted as markup.
 
-Only two kinds of output bypass it, since programs read them: that of `exact`, and the bytes of an export. On
+Only two kinds of output bypass it, since programs read them: that of `say_verbatim`, and the bytes of an export. On
 a terminal they are filtered like all other output.
 """
 
@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any, BinaryIO, cast
 
 import click
 
-from bwtui.escaping import json_text, shown, shown_lines
+from bwtui.escaping import escape, escape_lines, json_text
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def say(*lines: str, err: bool = False, file: IO[str] | None = None) -> None:
     """Write lines; a line break within one of them is escaped, so that no value can begin a new line."""
-    click.echo("\n".join(map(shown, lines)), err=err, file=file)
+    click.echo("\n".join(map(escape, lines)), err=err, file=file)
 
 
 def say_json(value: Any, *, err: bool = False, **more: Any) -> None:
@@ -31,21 +31,21 @@ def say_json(value: Any, *, err: bool = False, **more: Any) -> None:
 
 def ask(question: str) -> str:
     """Ask on stderr, and return the answer."""
-    return str(click.prompt(shown(question), err=True))
+    return str(click.prompt(escape(question), err=True))
 
 
-def agreed(question: str) -> bool:
+def confirm(question: str) -> bool:
     """Ask on stderr whether to continue; Enter means no."""
-    return click.confirm(shown(question), default=False, err=True)
+    return click.confirm(escape(question), default=False, err=True)
 
 
-def exact(text: str) -> None:
+def say_verbatim(text: str) -> None:
     """Write a text for a shell or a program unchanged, or filtered if stdout is a terminal."""
     # click would remove colours from output that does not go to a terminal.
-    click.echo(shown_lines(text) if sys.stdout.isatty() else text, color=True)
+    click.echo(escape_lines(text) if sys.stdout.isatty() else text, color=True)
 
 
-def for_terminal(file: BinaryIO, show: Callable[[str], str] = shown_lines) -> BinaryIO:
+def for_terminal(file: BinaryIO, show: Callable[[str], str] = escape_lines) -> BinaryIO:
     """Return ``file``, or, if it is a terminal, a wrapper that filters what a terminal must not get."""
     return cast("BinaryIO", _EscapingBytes(file, show)) if file.isatty() else file
 
@@ -78,6 +78,6 @@ def _console_class() -> "type[Console]":
             self, renderable: "RenderableType", options: "ConsoleOptions | None" = None
         ) -> "Iterable[Segment]":
             for segment in super().render(renderable, options):
-                yield segment if segment.control else segment._replace(text=shown_lines(segment.text))
+                yield segment if segment.control else segment._replace(text=escape_lines(segment.text))
 
     return Shown

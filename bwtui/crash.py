@@ -59,13 +59,13 @@ def package_missing(error: BaseException) -> BwtuiError | None:
         return None
     module = (error.name or "").partition(".")[0]
     name = _WITHIN.get(module, module)
-    lacking = [one for one in LARGE if not _is_there(one)]
+    lacking = [one for one in LARGE if not _is_installed(one)]
     if name not in LARGE:
         # pyspark raises an error of its own if pandas or pyarrow is missing.
         if isinstance(error, ModuleNotFoundError) or not lacking:
             return None
         name = lacking[0]
-    return _told(name, lacking or [name])
+    return _missing_packages_error(name, lacking or [name])
 
 
 @contextmanager
@@ -80,18 +80,18 @@ def packages_needed() -> Iterator[None]:
         raise told from error
 
 
-def need(*names: str) -> None:
+def require_packages(*names: str) -> None:
     """Raise RefusedError unless these large packages are installed."""
-    lacking = [one for one in names if not _is_there(one)]
+    lacking = [one for one in names if not _is_installed(one)]
     if lacking:
-        raise _told(lacking[0], lacking)
+        raise _missing_packages_error(lacking[0], lacking)
 
 
-def _told(name: str, lacking: list[str]) -> BwtuiError:
+def _missing_packages_error(name: str, lacking: list[str]) -> BwtuiError:
     # All at once: code that needs one of them mostly needs the others.
     wanted = _requirements()
     pip = [sys.executable, "-m", "pip", "install"]
-    if not _is_there("pip"):
+    if not _is_installed("pip"):
         # An environment created by uv has no pip.
         pip = ["uv", "pip", "install", "--python", sys.executable]
     install = shlex.join([*pip, *(wanted.get(one, one) for one in lacking)])
@@ -101,7 +101,7 @@ def _told(name: str, lacking: list[str]) -> BwtuiError:
     )
 
 
-def _is_there(module: str) -> bool:
+def _is_installed(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
     except (ImportError, ValueError):

@@ -20,14 +20,14 @@ def write_durably(path: Path, content: str) -> None:
     sync(path.parent)
 
 
-def write_whole(path: Path, content: str) -> None:
+def write_atomically(path: Path, content: str) -> None:
     """Replace a file: readers get the old text or the new one. It does not wait for the disk."""
     _replace(path, content, path.with_name(f"{path.name}.{os.getpid()}.partial"), is_durable=False)
 
 
 def _replace(path: Path, content: str, partial: Path, *, is_durable: bool) -> None:
     try:
-        with open(partial, "w", encoding="utf-8", opener=private) as file:
+        with open(partial, "w", encoding="utf-8", opener=open_private) as file:
             file.write(content)
             if is_durable:
                 # A name that becomes durable before its content would be an empty file after a power failure.
@@ -40,7 +40,7 @@ def _replace(path: Path, content: str, partial: Path, *, is_durable: bool) -> No
         raise
 
 
-def private(path: str, flags: int) -> int:
+def open_private(path: str, flags: int) -> int:
     """Open a file, as ``opener`` of `open`; a new one is readable only by its owner."""
     return os.open(path, flags, 0o600)
 
@@ -57,7 +57,7 @@ def sync(path: Path) -> None:
 @contextlib.contextmanager
 def locked(path: Path, in_use: Exception) -> Iterator[None]:
     """Hold the lock on a file, which is created if missing. Raises ``in_use`` if another process has it."""
-    with open(path, "ab", opener=private) as file:
+    with open(path, "ab", opener=open_private) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

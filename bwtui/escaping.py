@@ -21,11 +21,11 @@ class _EscapeTable(dict[int, str]):
     """The text for each character, computed when it first occurs."""
 
     def __missing__(self, code: int) -> str:
-        text = self[code] = _written(chr(code))
+        text = self[code] = _escape_sequence(chr(code))
         return text
 
 
-def _written(character: str) -> str:
+def _escape_sequence(character: str) -> str:
     if (character.isprintable() and not _HIDDEN.match(character)) or character in _SPACES:
         return character
     if character in _NAMED:
@@ -43,7 +43,7 @@ def is_plain(text: str) -> bool:
     return text.isprintable() and (text.isascii() or _HIDDEN.search(text) is None)
 
 
-def shown(text: str) -> str:
+def escape(text: str) -> str:
     r"""Return ``text`` on one line, with escapes for what isn't printable; the function is idempotent.
 
     >>> shown("\x1b[2Jclean\n")
@@ -52,17 +52,17 @@ def shown(text: str) -> str:
     return text if is_plain(text) else text.translate(_TABLE)
 
 
-def shown_lines(text: str) -> str:
+def escape_lines(text: str) -> str:
     """Return the same for a text whose line breaks are intended, or can't be mistaken for others."""
     return text if is_plain(text) else text.translate(_LINES)
 
 
-def shortened(text: str, limit: int) -> str:
-    """Return `shown` of the first ``limit`` characters, with … if there are more."""
-    return shown(text) if len(text) <= limit else shown(text[: limit - 1]) + "…"
+def shorten(text: str, limit: int) -> str:
+    """Return `escape` of the first ``limit`` characters, with … if there are more."""
+    return escape(text) if len(text) <= limit else escape(text[: limit - 1]) + "…"
 
 
-def shown_json(text: str) -> str:
+def escape_json(text: str) -> str:
     r"""Return JSON with ``\uXXXX`` in strings for what isn't printable: it means the same."""
     return text if is_plain(text) else _JSON_CHARACTER.sub(_json_escape, text)
 

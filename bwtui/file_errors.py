@@ -11,7 +11,7 @@ from pathlib import Path
 from bwtui.errors import BwtuiError, StateFailed
 
 #: Hints by the error's number; ``{}`` is the path.
-_REMEDIES = {
+_HINTS = {
     errno.ENOENT: "check the path; a relative path starts at the working directory",
     errno.ENOSPC: "free some space on the disk of {}, then try again",
     errno.EDQUOT: "the user's disk quota for {} is exhausted: free some space, then try again",
@@ -40,7 +40,7 @@ def file_failed(
 
     ``name`` is the hint's name for the file if the error itself names none, as while writing it.
     """
-    return kind(f"{what}: {reason_of(error)}", remedy(error, name))
+    return kind(f"{what}: {reason_of(error)}", hint_for(error, name))
 
 
 def reason_of(error: OSError) -> str:
@@ -48,11 +48,11 @@ def reason_of(error: OSError) -> str:
     return error.strerror or (os.strerror(error.errno) if error.errno else str(error))
 
 
-def remedy(error: OSError, name: str = "the file") -> str:
+def hint_for(error: OSError, name: str = "the file") -> str:
     """Return the hint for ``error``; see `file_failed` for ``name``."""
     name = _path(error) or name
     usual = "check {} and its folder with 'ls -la', and the system's log"
-    return _REMEDIES.get(error.errno or 0, usual).format(name)
+    return _HINTS.get(error.errno or 0, usual).format(name)
 
 
 def unexplained(error: BaseException) -> BwtuiError | None:
@@ -62,7 +62,7 @@ def unexplained(error: BaseException) -> BwtuiError | None:
     if error.errno == errno.ENOENT and not _has_working_directory():
         return BwtuiError("the working directory was removed", "change to an existing folder, then try again")
     path = _path(error)
-    if error.errno not in (_REMEDIES if path else _WITHOUT_A_PATH) or error.errno == errno.ENOENT:
+    if error.errno not in (_HINTS if path else _WITHOUT_A_PATH) or error.errno == errno.ENOENT:
         # A missing file is one that bwtui should have checked for; other errors may be from a socket.
         return None
     return file_failed(f"{path} can't be used" if path else "a file operation failed", error, BwtuiError)

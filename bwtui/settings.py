@@ -119,7 +119,7 @@ class RelaySettings:
         return "transactions" if self.exactly_once else "kafka"
 
     @property
-    def topics_apart(self) -> dict[str, str]:
+    def side_topics(self) -> dict[str, str]:
         """Topics that do not hold a table's rows, by the options that name them."""
         named = {
             "dead-letter-topic": self.dead_letter_topic,

@@ -28,7 +28,7 @@ def state_root() -> Path:
     return (Path(base) if base else Path(platformdirs.user_state_dir("bwtui"))).absolute()
 
 
-def known_relays() -> list[str]:
+def relay_names() -> list[str]:
     """Return the names of all relays that ever ran with this state folder, running or not."""
     root = state_root()
     return sorted(lock.parent.name for lock in root.glob(f"*/{LOCK_NAME}"))

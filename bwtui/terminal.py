@@ -38,12 +38,12 @@ def _is_terminal() -> bool:
     return all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
 
 
-def draws(stream: TextIO) -> bool:
+def can_redraw(stream: TextIO) -> bool:
     """Return whether the output to ``stream`` can be overwritten in place."""
     return stream.isatty() and os.environ.get("TERM") not in _PRINTERS
 
 
-def is_gone() -> bool:
+def is_closed() -> bool:
     """Return whether the terminal was closed, or there never was one."""
     try:
         termios.tcgetattr(0)

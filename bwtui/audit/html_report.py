@@ -8,7 +8,7 @@ from typing import Any
 from bwtui.audit.classes import CLASSES, SIDES
 from bwtui.audit.report import AuditSummary
 from bwtui.audit.terminal import headline, line
-from bwtui.escaping import shown
+from bwtui.escaping import escape
 
 _COLORS = {"clean": "#1a7f37", "anomalies": "#cf222e", "indeterminate": "#9a6700"}
 _YEAR_2000 = 946_684_800
@@ -56,7 +56,7 @@ def _charts(report: AuditSummary) -> list[str]:
 
 
 def _text(value: Any) -> str:
-    return html.escape(shown(str(value)), quote=True)
+    return html.escape(escape(str(value)), quote=True)
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

@@ -8,7 +8,7 @@ from rich.text import Text
 from bwtui.audit.classes import CLEAN, SIDES, UNDECIDED, WRONG
 from bwtui.audit.report import AuditFinding, AuditSummary
 from bwtui.console import terminal
-from bwtui.escaping import shortened, shown
+from bwtui.escaping import escape, shorten
 from bwtui.model.lsn import format_lsn
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def show(report: AuditSummary, console: "Console | None" = None) -> None:
     if report.details.get("masked") and any(one.key or one.fields for one in report.findings):
         console.print(Text("note: keys and values are masked; --show-values shows them", style="dim"))
     for note in report.notes:
-        console.print(Text(shown(f"note: {note}"), style="dim"), soft_wrap=True)
+        console.print(Text(escape(f"note: {note}"), style="dim"), soft_wrap=True)
 
 
 def headline(report: AuditSummary) -> str:
@@ -71,7 +71,7 @@ def line(finding: AuditFinding) -> str:
         parts.append(finding.note)
     if finding.hop:
         parts.append(f"hop: {finding.hop}")
-    return shown(" · ".join(parts))
+    return escape(" · ".join(parts))
 
 
 def _field(one: dict[str, object]) -> str:
@@ -83,7 +83,7 @@ def _field(one: dict[str, object]) -> str:
 
 def _value(value: object) -> str:
     """Return a value, shortened to fit into a line; --json has all of it."""
-    return shortened(str(value), _LENGTH)
+    return shorten(str(value), _LENGTH)
 
 
 def _balance(report: AuditSummary) -> Table:

@@ -59,9 +59,9 @@ def attach(name: str | None, plain: bool, **given: Any) -> None:
 def _run_several() -> bool:
     """Return whether several relays run, answering or not; their locks show it without waiting."""
     from bwtui.relay.process.lock import is_held
-    from bwtui.state_folder import known_relays
+    from bwtui.state_folder import relay_names
 
-    return sum(map(is_held, known_relays())) > 1
+    return sum(map(is_held, relay_names())) > 1
 
 
 def _show_all(choices: "Choices", selected: str | None = None) -> None:

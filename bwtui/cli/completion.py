@@ -3,7 +3,7 @@
 import click
 from click.shell_completion import get_completion_class
 
-from bwtui.console import exact
+from bwtui.console import say_verbatim
 
 _EPILOG = """\b
 Examples:
@@ -23,4 +23,4 @@ def completion(shell: str) -> None:
     assert kind is not None
     completer = kind(cli, {}, "bwtui", "_BWTUI_COMPLETE")
     # Not source(), which looks for a bash on this machine: the script may be for a different one.
-    exact(completer.source_template % completer.source_vars())
+    say_verbatim(completer.source_template % completer.source_vars())

@@ -229,7 +229,7 @@ def _advice(settings: RelaySettings) -> "list[Advice]":
 def _run(name: str, check: Callable[[], str]) -> PrerequisiteResult:
     import psycopg2
 
-    from bwtui.source.sqlstate_hints import remedy
+    from bwtui.source.sqlstate_hints import hint_for
 
     try:
         return PrerequisiteResult(name, check())
@@ -237,7 +237,7 @@ def _run(name: str, check: Callable[[], str]) -> PrerequisiteResult:
         return PrerequisiteResult(name, error=error)
     except psycopg2.Error as error:
         primary = error.diag.message_primary or "the connection was lost"
-        return PrerequisiteResult(name, error=RefusedError(f"PostgreSQL: {primary}", remedy(error)))
+        return PrerequisiteResult(name, error=RefusedError(f"PostgreSQL: {primary}", hint_for(error)))
     except Exception as error:
         # One check that fails unexpectedly must not hide the others.
         return PrerequisiteResult(name, error=crash(error))

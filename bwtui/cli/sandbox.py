@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from bwtui.console import exact, say, say_json, terminal
+from bwtui.console import say, say_json, say_verbatim, terminal
 from bwtui.errors import ConnectionFailed
 from bwtui.packages.lockfile import MAJORS
 from bwtui.packages.setup_progress import for_stderr
@@ -62,7 +62,7 @@ def env() -> None:
     """Print the settings for a shell: eval "$(bwtui sandbox env)"."""
     services = Sandbox().services()
     for name, value in _variables(services).items():
-        exact(f"export {name}={shlex.quote(value)}")
+        say_verbatim(f"export {name}={shlex.quote(value)}")
 
 
 @sandbox.command()

@@ -109,9 +109,9 @@ def drop(name: str, yes: bool, as_json: bool, **given: Any) -> None:
 def _memories(identity: tuple[str, str, str]) -> "dict[str, SlotCheckpointStore]":
     """Return the checkpoints of local relays for a slot of server and database, by relay."""
     from bwtui.relay.slot_checkpoint import SlotCheckpointStore
-    from bwtui.state_folder import known_relays, state_folder
+    from bwtui.state_folder import relay_names, state_folder
 
-    memories = {name: SlotCheckpointStore(state_folder(name), *identity) for name in known_relays()}
+    memories = {name: SlotCheckpointStore(state_folder(name), *identity) for name in relay_names()}
     return {name: memory for name, memory in memories.items() if memory.last is not None}
 
 
@@ -155,14 +155,14 @@ def _connected(given: dict[str, Any]) -> "Iterator[Connection]":
     import psycopg2
 
     from bwtui.source.connection import connect
-    from bwtui.source.sqlstate_hints import remedy
+    from bwtui.source.sqlstate_hints import hint_for
 
     with contextlib.closing(connect(relay_options.load(given).text("postgres"))) as connection:
         try:
             yield connection
         except psycopg2.Error as error:
             primary = error.diag.message_primary or "the connection was lost"
-            raise RefusedError(f"PostgreSQL: {primary}", remedy(error)) from error
+            raise RefusedError(f"PostgreSQL: {primary}", hint_for(error)) from error
 
 
 def _read(connection: "Connection") -> list[dict[str, Any]]:

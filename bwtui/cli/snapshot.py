@@ -91,12 +91,12 @@ def snapshot(
 def _relay_or_stopped(named: str | None) -> str:
     """Return the selected relay; if none runs, the only one with stored backfills."""
     from bwtui.relay.backfill.store import FOLDER
-    from bwtui.state_folder import known_relays, state_folder
+    from bwtui.state_folder import relay_names, state_folder
 
     try:
         return only_relay(named)
     except ConnectionFailed:
-        stopped = [name for name in known_relays() if any((state_folder(name) / FOLDER).glob("*.json"))]
+        stopped = [name for name in relay_names() if any((state_folder(name) / FOLDER).glob("*.json"))]
         if not stopped:
             raise
     if len(stopped) > 1:

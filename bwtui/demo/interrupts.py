@@ -71,7 +71,7 @@ class Interrupts:
         self._asked = True
         if self._shields:
             return
-        divert = self._hang_up if number == signal.SIGHUP and terminal.is_gone() else self._leave
+        divert = self._hang_up if number == signal.SIGHUP and terminal.is_closed() else self._leave
         if divert is None:
             raise Interrupted()
         divert()

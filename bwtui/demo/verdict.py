@@ -9,7 +9,7 @@ from rich.text import Text
 
 from bwtui.demo.logs import look_at_log
 from bwtui.errors import BwtuiError, DifferencesFound, Indeterminate
-from bwtui.escaping import shown
+from bwtui.escaping import escape
 
 Outcome = Literal["equal", "different", "indeterminate"]
 
@@ -115,7 +115,7 @@ class ShopComparison:
 def _cells(table: TableVerdict) -> list[str | Text]:
     numbers = [table.rows, table.keys, table.messages, table.missing, table.extra, table.different]
     cells = ["-" if number is None else f"{number:,}" for number in numbers]
-    return [shown(table.table), *cells, _remark(table)]
+    return [escape(table.table), *cells, _remark(table)]
 
 
 def _remark(table: TableVerdict) -> Text:
@@ -125,7 +125,7 @@ def _remark(table: TableVerdict) -> Text:
         remarks.append("in " + ", ".join(sorted(table.columns)))
     colour = "green" if table.equal else "red"
     word = "equal" if table.equal else "NOT equal"
-    return Text.assemble((word, colour), shown(f" ({'; '.join(remarks)})") if remarks else "")
+    return Text.assemble((word, colour), escape(f" ({'; '.join(remarks)})") if remarks else "")
 
 
 def _extras(table: TableVerdict) -> dict[str, int]:

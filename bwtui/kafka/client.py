@@ -67,7 +67,7 @@ _UNREACHABLE = frozenset(
     }
 )
 #: Errors that a retry does not fix.
-NOT_LET_IN = frozenset(
+AUTHENTICATION_ERRORS = frozenset(
     {
         KafkaError._AUTHENTICATION,
         KafkaError._SSL,
@@ -77,7 +77,7 @@ NOT_LET_IN = frozenset(
         KafkaError.CLUSTER_AUTHORIZATION_FAILED,
     }
 )
-TOPIC_GONE = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
+MISSING_TOPIC = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
 #: Errors of a partition that briefly has no leader, because its topic was just created or its broker has just
 #: left; client and broker may also have different leader epochs then. Kafka's own clients retry.
 WITHOUT_LEADER = frozenset(
@@ -114,20 +114,20 @@ def plain_kafka_error(error: KafkaError, config: Config, topic: str | None = Non
     """Return the bwtui error for a Kafka error."""
     broker = config.get("bootstrap.servers", "")
     code, reason = error.code(), error.str()
-    if code in NOT_LET_IN:
-        return not_let_in(f"topic {topic}" if topic else f"Kafka at {broker}", error)
+    if code in AUTHENTICATION_ERRORS:
+        return authentication_failed(f"topic {topic}" if topic else f"Kafka at {broker}", error)
     if code == KafkaError._UNKNOWN_PARTITION and topic:
         hint = "the topic was recreated with fewer partitions: use the original cluster, or an empty topic"
         return RefusedError(f"topic {topic} lacks a partition that it had before", hint)
-    if code in TOPIC_GONE and topic:
-        return topic_gone(topic)
+    if code in MISSING_TOPIC and topic:
+        return missing_topic(topic)
     if code in _UNREACHABLE:
         return unreachable(broker, error)
     message = f"topic {topic}: {reason}" if topic else f"Kafka at {broker}: {reason}"
     return BwtuiError(message, "check the broker's log; fix the cause, then run the command again")
 
 
-def not_let_in(place: str, error: KafkaError) -> AuthenticationFailed:
+def authentication_failed(place: str, error: KafkaError) -> AuthenticationFailed:
     """Return the error for a rejected certificate, user or password, or missing rights."""
     hint = "check the security settings in -C"
     if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
@@ -152,7 +152,7 @@ def unreachable(broker: str, error: KafkaError) -> ConnectionFailed:
     )
 
 
-def topic_gone(topic: str) -> RefusedError:
+def missing_topic(topic: str) -> RefusedError:
     """Return the error for a missing topic."""
     return RefusedError(f"topic {topic} does not exist", "check its name and --topic-prefix")
 
@@ -190,7 +190,7 @@ class LastClientError:
             self.failed.add(error.str().partition(": ")[0])
             error = _plain(error)
         has_reason = self._error is not None and not self.is_summary
-        if not has_reason or error.code() in NOT_LET_IN:
+        if not has_reason or error.code() in AUTHENTICATION_ERRORS:
             self._error = error
 
     def forget(self) -> None:
@@ -205,7 +205,9 @@ class LastClientError:
     @property
     def is_refusal(self) -> bool:
         """Return whether a retry is useless."""
-        return self.error is not None and (self.error.code() in NOT_LET_IN or bool(self.error.fatal()))
+        return self.error is not None and (
+            self.error.code() in AUTHENTICATION_ERRORS or bool(self.error.fatal())
+        )
 
 
 def cluster_metadata(
@@ -280,7 +282,7 @@ def new_client(kind: Callable[..., C], settings: Config) -> C:
         ) from error
 
 
-def may_be_hung_up(max_message_bytes: int) -> str:
+def request_size_note(max_message_bytes: int) -> str:
     """Return an addition to an outage's message if messages may exceed the brokers' default request size.
 
     A broker closes the connection on a request above its socket.request.max.bytes, and logs the reason only

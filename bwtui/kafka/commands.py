@@ -64,7 +64,7 @@ class LoggedAdmin(AdminClient):
         return _ended(partial(super().list_consumer_group_offsets, request, **more), end)
 
 
-def to_ask(admin: LoggedAdmin, heard: LastClientError) -> LoggedAdmin:
+def ready_client(admin: LoggedAdmin, heard: LastClientError) -> LoggedAdmin:
     """Prepare the client for a request: drop the errors that ``heard`` has of earlier connections.
 
     Pending callbacks are served first; otherwise they would be kept forever.

@@ -45,13 +45,13 @@ def begins(event: Message) -> int | None:
     return event.offset() if known else None
 
 
-def is_always_told(event: Message) -> bool:
+def is_always_reported(event: Message) -> bool:
     """Return whether requests for any offset of the damaged batch of ``event`` report the damage."""
     error = event.error()
     return error is not None and error.code() == KafkaError._BAD_MSG
 
 
-def readable_behind(
+def readable_after(
     consumer: Consumer, split: Split, at: int, batch: int | None, *, always_told: bool = False
 ) -> int:
     """Return where the batch that begins at ``batch`` and has offset ``at`` ends, at most ``split.high``.

@@ -15,9 +15,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from bwtui.command_log import COMMANDS, KAFKA
 from bwtui.errors import BwtuiError
 from bwtui.kafka.client import (
+    MISSING_TOPIC,
     READING,
     REQUEST_SECONDS,
-    TOPIC_GONE,
     Config,
     LastClientError,
     new_client,
@@ -84,7 +84,7 @@ class DeadLetterTopicReader:
             self.has_read = True
         except KafkaException as error:
             reason = self._heard.instead_of(error.args[0])
-            topic = self._topic if reason.code() in TOPIC_GONE else None
+            topic = self._topic if reason.code() in MISSING_TOPIC else None
             return self._failed(plain_kafka_error(reason, self._config, topic))
         except BwtuiError as error:
             return self._failed(error)

@@ -23,14 +23,14 @@ from confluent_kafka.admin import OffsetSpec
 from bwtui.command_log import COMMANDS, KAFKA
 from bwtui.errors import BwtuiError
 from bwtui.kafka.client import (
+    MISSING_TOPIC,
     REQUEST_SECONDS,
-    TOPIC_GONE,
     Config,
     LastClientError,
     new_client,
     plain_kafka_error,
 )
-from bwtui.kafka.commands import LoggedAdmin, to_ask
+from bwtui.kafka.commands import LoggedAdmin, ready_client
 from bwtui.kafka.offsets import Place
 from bwtui.model.service_views import Consumers, GroupEntry, PartitionLag
 
@@ -54,7 +54,7 @@ _FETCH: Mapping[str, Any] = {
 #: Errors that exclude one topic or group from the result, rather than fail the whole poll.
 _PASSED_OVER = frozenset(
     {
-        *TOPIC_GONE,
+        *MISSING_TOPIC,
         KafkaError.GROUP_AUTHORIZATION_FAILED,
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
         KafkaError.CLUSTER_AUTHORIZATION_FAILED,
@@ -265,7 +265,7 @@ class GroupReader:
     def _asked(self) -> LoggedAdmin:
         if self._admin is None:
             self._admin = new_client(LoggedAdmin, {**self._config, "error_cb": self._heard})
-        return to_ask(self._admin, self._heard)
+        return ready_client(self._admin, self._heard)
 
     def _plain(self, error: KafkaError) -> str:
         if self._admin is not None:

@@ -31,9 +31,9 @@ from bwtui.kafka.client import (
     Config,
     LastClientError,
     cluster_metadata,
+    missing_topic,
     new_client,
     plain_kafka_error,
-    topic_gone,
 )
 
 _LEADER_SECONDS = 0.1
@@ -104,7 +104,7 @@ def pin(config: Config, topics: Iterable[str], *, some_may_lack: bool = False) -
     existing = {name: metadata.topics[name].partitions for name in names if name in metadata.topics}
     for name in names:
         if name not in existing and not (existing and some_may_lack):
-            raise topic_gone(name)
+            raise missing_topic(name)
     names = sorted(existing)
     places = [(name, number) for name in names for number in sorted(existing[name])]
     settings = _settings(admin, config, names)

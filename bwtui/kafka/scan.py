@@ -27,15 +27,15 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from bwtui.errors import BwtuiError, ConnectionFailed
 from bwtui.kafka.client import (
+    MISSING_TOPIC,
     READING,
-    TOPIC_GONE,
     Config,
     LastClientError,
+    missing_topic,
     new_client,
     plain_kafka_error,
-    topic_gone,
 )
-from bwtui.kafka.damage import begins, is_always_told, is_damage, is_within, readable_behind
+from bwtui.kafka.damage import begins, is_always_reported, is_damage, is_within, readable_after
 from bwtui.kafka.offsets import ends
 from bwtui.kafka.splits import Hole, Split
 
@@ -190,8 +190,8 @@ class SplitScan:
             yield from self._out_of_range()
         elif is_damage(event):
             yield from self._pass_over(event)
-        elif code in TOPIC_GONE:
-            raise topic_gone(self._split.topic)
+        elif code in MISSING_TOPIC:
+            raise missing_topic(self._split.topic)
         elif error.fatal() or not error.retriable():
             raise plain_kafka_error(error, self._config, self._split.topic)
 
@@ -205,8 +205,8 @@ class SplitScan:
             yield from self._skip("gap", min(batch, self._split.high))
         if self._next < self._split.high:
             try:
-                end = readable_behind(
-                    self._consumer, self._split, self._next, batch, always_told=is_always_told(event)
+                end = readable_after(
+                    self._consumer, self._split, self._next, batch, always_told=is_always_reported(event)
                 )
             except TimeoutError as error:
                 raise self._silence() from error
@@ -220,7 +220,7 @@ class SplitScan:
         end = self._next
         try:
             if is_within(self._consumer, self._split, end):
-                end = readable_behind(self._consumer, self._split, end, None)
+                end = readable_after(self._consumer, self._split, end, None)
         except TimeoutError as error:
             raise self._silence() from error
         yield from self._skip("damaged", end)
@@ -266,9 +266,9 @@ class SplitScan:
 
     def _give_up_if_refused(self) -> None:
         error = self._heard.error
-        if error is not None and (self._heard.is_refusal or error.code() in TOPIC_GONE):
+        if error is not None and (self._heard.is_refusal or error.code() in MISSING_TOPIC):
             raise plain_kafka_error(
-                error, self._config, self._split.topic if error.code() in TOPIC_GONE else None
+                error, self._config, self._split.topic if error.code() in MISSING_TOPIC else None
             )
 
     def _silence(self) -> BwtuiError:

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from bwtui.model.from_json import made_of
+from bwtui.model.from_json import from_json_object
 
 #: Origin of a request: a user, a table that joined the publications, a repair after an audit, an invalidated
 #: or missing slot, the first snapshot of a slot, or a user's retry of dead letters.
@@ -49,7 +49,7 @@ class BackfillRequest:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "BackfillRequest":
         """Rebuild it from ``dataclasses.asdict``, ignoring keys that this version does not know."""
-        made: BackfillRequest = made_of(cls, data)
+        made: BackfillRequest = from_json_object(cls, data)
         return made
 
 
@@ -104,7 +104,7 @@ class BackfillStatus:
             return ""
         return f"{rows}: {self.error or f'request {self.id} was cancelled'}"
 
-    def is_made_good(self, requests: Iterable["BackfillStatus"]) -> bool:
+    def is_superseded(self, requests: Iterable["BackfillStatus"]) -> bool:
         """Return whether one of ``requests`` has sent its rows since."""
         return any(
             one.table == self.table
@@ -118,7 +118,7 @@ class BackfillStatus:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "BackfillStatus":
         """Rebuild it from ``dataclasses.asdict``, ignoring keys that this version does not know."""
-        made: BackfillStatus = made_of(cls, data)
+        made: BackfillStatus = from_json_object(cls, data)
         return made
 
 
@@ -144,7 +144,7 @@ class FirstSnapshot:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "FirstSnapshot":
         """Rebuild it from ``dataclasses.asdict``, ignoring keys that this version does not know."""
-        made: FirstSnapshot = made_of(cls, data)
+        made: FirstSnapshot = from_json_object(cls, data)
         return made
 
 

@@ -11,7 +11,7 @@ REASONS = {"snapshot": ""} | {one: one for one in ("joined", "repair", "heal", "
 REASONS["retry"] = "dead letters"
 
 
-def told(status: BackfillStatus, now: float | None = None) -> str:
+def progress_text(status: BackfillStatus, now: float | None = None) -> str:
     """Describe a request's progress in one line, or why it failed."""
     sent = _sent(status)
     if status.state == "failed":
@@ -21,23 +21,23 @@ def told(status: BackfillStatus, now: float | None = None) -> str:
     if status.state == "done":
         took = duration(status.ended - status.started) if status.started else ""
         dropped = f"{status.dropped:,} dropped, see 'bwtui dead-letters list'" if status.dropped else ""
-        return ", ".join(filter(None, (sent, _left_out(status), dropped, f"in {took}" if took else "")))
+        return ", ".join(filter(None, (sent, _skipped(status), dropped, f"in {took}" if took else "")))
     if status.state in ("paused", "cancelled"):
         return f"{status.state}, {sent}"
     pace = f"{rate(status.rows_per_second)}/s" if status.rows_per_second else ""
-    return ", ".join(filter(None, (sent, pace, _left(status, now), status.detail)))
+    return ", ".join(filter(None, (sent, pace, _remaining_time(status, now), status.detail)))
 
 
 def in_brief(status: BackfillStatus, now: float) -> str:
     """Describe the progress of a running request in about forty characters."""
     if status.state != "running" or not status.rows:
-        return told(status, now)
+        return progress_text(status, now)
     done = share(status)
     parts = (
         "" if done is None else f"{done:.0%}",
         f"{count(status.rows)} rows sent",
         f"{rate(status.rows_per_second)}/s" if status.rows_per_second else "",
-        _left(status, now),
+        _remaining_time(status, now),
     )
     return "  ".join(filter(None, parts))
 
@@ -48,10 +48,10 @@ def share(status: BackfillStatus) -> float | None:
         return 1.0
     if not status.estimate:
         return None
-    return min(0.99, _seen(status) / status.estimate)
+    return min(0.99, _processed(status) / status.estimate)
 
 
-def _seen(status: BackfillStatus) -> int:
+def _processed(status: BackfillStatus) -> int:
     return status.rows + status.tombstones + status.left_out + status.dropped
 
 
@@ -64,17 +64,17 @@ def _sent(status: BackfillStatus) -> str:
     return f"{rows}{of} rows{tombstones} sent{done}"
 
 
-def _left_out(status: BackfillStatus) -> str:
+def _skipped(status: BackfillStatus) -> str:
     return f"{status.left_out:,} skipped, because the stream had sent newer ones" if status.left_out else ""
 
 
-def _left(status: BackfillStatus, now: float | None) -> str:
+def _remaining_time(status: BackfillStatus, now: float | None) -> str:
     """Return the remaining time at the current rate, as text."""
     done = share(status)
     now = time.time() if now is None else now
     if not done or not status.rows_per_second or not status.started or done >= 0.99:
         return ""
-    left = ((status.estimate or 0) - _seen(status)) / status.rows_per_second
+    left = ((status.estimate or 0) - _processed(status)) / status.rows_per_second
     return f"{duration(left)} left"
 
 

@@ -127,7 +127,7 @@ def _lacking(status: Status) -> list[BackfillStatus]:
     return [
         one
         for one in status.backfills
-        if one.lacks and (one.table in proof or not one.is_noted) and not one.is_made_good(status.backfills)
+        if one.lacks and (one.table in proof or not one.is_noted) and not one.is_superseded(status.backfills)
     ]
 
 

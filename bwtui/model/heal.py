@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from bwtui.model.from_json import made_of
+from bwtui.model.from_json import from_json_object
 
 #: The slot is being created; topics and tables are compared and differences sent; a retry is due later; the
 #: comparison can't be trusted, so the user must decide.
@@ -29,5 +29,5 @@ class HealStatus:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "HealStatus":
         """Rebuild it from ``dataclasses.asdict``, ignoring keys that this version does not know."""
-        made: HealStatus = made_of(cls, data)
+        made: HealStatus = from_json_object(cls, data)
         return made

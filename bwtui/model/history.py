@@ -7,7 +7,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from bwtui.model.from_json import made_of
+from bwtui.model.from_json import from_json_object
 
 #: Length of the history, and of the rates by table, in seconds.
 HISTORY_SECONDS, TREND_SECONDS = 600, 120
@@ -78,8 +78,8 @@ class RelayHistory:
     def from_json(cls, data: dict[str, Any]) -> "RelayHistory":
         """Rebuild a history from `to_json`, ignoring keys that this version does not know."""
         return cls(
-            tuple(made_of(Second, one) for one in data.get("seconds", ())),
-            tuple(made_of(ChartMark, one) for one in data.get("marks", ())),
+            tuple(from_json_object(Second, one) for one in data.get("seconds", ())),
+            tuple(from_json_object(ChartMark, one) for one in data.get("marks", ())),
             {table: tuple(points) for table, points in data.get("trends", {}).items()},
             tuple((lower, upper, count) for lower, upper, count in data.get("latency", ())),
         )

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from bwtui.model.from_json import made_of
+from bwtui.model.from_json import from_json_object
 from bwtui.model.histogram import Histogram
 
 #: Each stage is measured from the one before: received since the commit, encoded since received, handed to
@@ -37,4 +37,4 @@ class Percentiles:
 
 def latency_from_json(data: dict[str, Any]) -> dict[str, Percentiles]:
     """Rebuild the stages' percentiles, ignoring keys that this version does not know."""
-    return {stage: made_of(Percentiles, figures) for stage, figures in data.items()}
+    return {stage: from_json_object(Percentiles, figures) for stage, figures in data.items()}

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from bwtui.model.from_json import made_of
+from bwtui.model.from_json import from_json_object
 from bwtui.model.lsn import format_lsn, parse_lsn
 
 
@@ -35,5 +35,5 @@ class UnprovenTable:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "UnprovenTable":
         """Rebuild it from `to_json`; keys that this version does not know are ignored."""
-        entry: UnprovenTable = made_of(cls, {**data, "since_lsn": parse_lsn(data["since_lsn"])})
+        entry: UnprovenTable = from_json_object(cls, {**data, "since_lsn": parse_lsn(data["since_lsn"])})
         return entry

@@ -8,7 +8,7 @@ and ``notes`` what is missing, each with the way to get it.
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from bwtui.model.from_json import made_of
+from bwtui.model.from_json import from_json_object
 from bwtui.model.option_checks import SettingEntry
 
 #: Requests the newest two versions of a subject that are not deleted.
@@ -363,4 +363,4 @@ def _rebuilt(kind: type[Any], data: dict[str, Any]) -> Any:
         key: tuple(_rebuilt(_PARTS[key], one) for one in value) if key in _PARTS else value
         for key, value in data.items()
     }
-    return made_of(kind, parts)
+    return from_json_object(kind, parts)

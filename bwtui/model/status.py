@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from bwtui.model.backfill import BackfillStatus, FirstSnapshot
-from bwtui.model.from_json import made_of
+from bwtui.model.from_json import from_json_object
 from bwtui.model.heal import HealStatus
 from bwtui.model.latency import Percentiles, latency_from_json
 from bwtui.model.lsn import format_lsn, parse_lsn
@@ -263,15 +263,15 @@ class Status:
             if name in values:
                 values[name] = parse_lsn(values[name])
         for name, kind in (("tables", TableStatus), ("stages", StageStatus)):
-            values[name] = {key: made_of(kind, value) for key, value in values.get(name, {}).items()}
+            values[name] = {key: from_json_object(kind, value) for key, value in values.get(name, {}).items()}
         for name in ("latency", "latency_minute", "latency_since_start"):
             values[name] = latency_from_json(values.get(name, {}))
         # Older versions, and all recordings, have the details as "verdict".
         values["verdict"] = RelayVerdict.from_json(data.get("verdict_details", data.get("verdict", {})))
         recording = values.get("recording")
-        values["recording"] = made_of(RecordingStatus, recording) if recording else None
+        values["recording"] = from_json_object(RecordingStatus, recording) if recording else None
         exactly = values.get("exactly_once")
-        values["exactly_once"] = made_of(ExactlyOnceStatus, exactly) if exactly else None
+        values["exactly_once"] = from_json_object(ExactlyOnceStatus, exactly) if exactly else None
         heal = values.get("heal")
         values["heal"] = HealStatus.from_json(heal) if heal else None
         first = values.get("first_snapshot")
@@ -280,8 +280,8 @@ class Status:
         values["not_proven"] = tuple(map(UnprovenTable.from_json, values.get("not_proven", ())))
         values["backfills"] = tuple(map(BackfillStatus.from_json, values.get("backfills", ())))
         workers = values.get("snapshot_workers", ())
-        values["snapshot_workers"] = tuple(made_of(SnapshotWorker, value) for value in workers)
-        values["errors"] = tuple(made_of(ErrorEntry, value) for value in values.get("errors", ()))
+        values["snapshot_workers"] = tuple(from_json_object(SnapshotWorker, value) for value in workers)
+        values["errors"] = tuple(from_json_object(ErrorEntry, value) for value in values.get("errors", ()))
         return cls(**values)
 
 
@@ -345,7 +345,7 @@ class ChangeSample:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "ChangeSample":
         """Rebuild a sample from ``dataclasses.asdict``, ignoring keys that this version does not know."""
-        made: ChangeSample = made_of(
-            cls, {**data, "fields": [made_of(FieldChange, f) for f in data["fields"]]}
+        made: ChangeSample = from_json_object(
+            cls, {**data, "fields": [from_json_object(FieldChange, f) for f in data["fields"]]}
         )
         return made

@@ -8,7 +8,7 @@ own.
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from bwtui.model.from_json import made_of
+from bwtui.model.from_json import from_json_object
 from bwtui.model.number_format import duration, size
 
 #: "starting", "healthy"; "behind": it is catching up, limited by ``stage``; "waiting": blocked for less time
@@ -92,7 +92,7 @@ class RelayVerdict:
 
         ``data`` is a word if a status has only that.
         """
-        verdict: RelayVerdict = made_of(cls, {} if isinstance(data, str) else data)
+        verdict: RelayVerdict = from_json_object(cls, {} if isinstance(data, str) else data)
         return verdict
 
 

@@ -8,7 +8,7 @@ import rich.progress
 import rich.text
 
 from bwtui.console import say, terminal
-from bwtui.escaping import shown
+from bwtui.escaping import escape
 
 #: Seconds between two plain lines about the same download.
 PLAIN_INTERVAL = 5.0
@@ -67,7 +67,7 @@ class TerminalSetupProgress(SetupProgress):
 
     def note(self, text: str) -> None:
         """Write the step on a line above the bar."""
-        self._bar.console.print(rich.text.Text.assemble(("• ", "dim"), shown(text)))
+        self._bar.console.print(rich.text.Text.assemble(("• ", "dim"), escape(text)))
 
     def fetched(self, done: int, total: int) -> None:
         """Update the bar; it disappears when the download is complete."""

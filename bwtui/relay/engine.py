@@ -528,7 +528,7 @@ class RelayEngine:
             note := memory.check_kafka(newest_memory(*identity), accept=settings.skip_snapshot)
         ):
             report.error("notice", RefusedError(note, _RECORDED))
-        apart = dict.fromkeys(settings.topics_apart.values(), False)
+        apart = dict.fromkeys(settings.side_topics.values(), False)
         limits = (
             self._answers.ask("topics", partial(destination.service.ensure_topics, apart)) if apart else {}
         )

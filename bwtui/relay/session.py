@@ -19,7 +19,7 @@ from bwtui.relay.bulk_rows import BulkRows
 from bwtui.relay.context import REFUSED, RelayContext
 from bwtui.relay.metrics.open_transaction import OpenTransaction
 from bwtui.relay.row_handler import FrameHandlers, RowHandler
-from bwtui.source.raw.stream import ReplicationStream, leaves_out, parse_keepalive
+from bwtui.source.raw.stream import ReplicationStream, changes_skipped, parse_keepalive
 
 _commit = struct.Struct(">QQ").unpack_from
 
@@ -326,7 +326,7 @@ class StreamSession:
     def _confirm(self, now: float) -> None:
         """Store the LSN first, then send it: see `bwtui.relay.slot_checkpoint`."""
         if self._stream.warning:
-            raise leaves_out(self._stream.warning)
+            raise changes_skipped(self._stream.warning)
         lsn = self._acks.confirmed
         if lsn > self._confirmed:
             changed, sent = bool(self.begun_lsn), self._batch.sent_lsn

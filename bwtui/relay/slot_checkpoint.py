@@ -17,7 +17,7 @@ from bwtui.model.position import Position
 from bwtui.sink.destination import Offsets
 from bwtui.source.raw.timeline import ENDLESS, Forks, ServerIdentity
 from bwtui.source.slot import HEAL, SlotState
-from bwtui.state_folder import known_relays, state_folder
+from bwtui.state_folder import relay_names, state_folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -419,7 +419,7 @@ def newest_memory(system_identifier: str, database: str, slot: str) -> SlotCheck
 def memories(system_identifier: str, database: str, slot: str) -> dict[str, SlotCheckpoint]:
     """Return each local relay's checkpoint of the slot, by relay name; skip unreadable files."""
     found: dict[str, SlotCheckpoint] = {}
-    for name in known_relays():
+    for name in relay_names():
         with contextlib.suppress(BwtuiError):
             last = SlotCheckpointStore(state_folder(name), system_identifier, database, slot).last
             found |= {name: last} if last is not None else {}

@@ -28,7 +28,7 @@ from bwtui.settings import RelaySettings
 from bwtui.source.connection import Connection, query
 from bwtui.source.present_rows import PresentRows
 from bwtui.source.snapshot import right_to_read
-from bwtui.source.sql_hints import printed
+from bwtui.source.sql_hints import format_sql
 
 _LOCKED_SQL = """select transactionid::text from pg_catalog.pg_locks
                   where locktype = 'transactionid' and transactionid::text = any(%s)"""
@@ -121,7 +121,7 @@ class ToastFiller:
         if self._mode == "error" or not route.key_columns:
             error = UnchangedToastError(names[missing[0]])
             table = quote_qualified(route.relation.namespace, route.relation.name)
-            alter = printed(f"ALTER TABLE {table} REPLICA IDENTITY FULL")
+            alter = format_sql(f"ALTER TABLE {table} REPLICA IDENTITY FULL")
             error.hint = f"use --toast fetch, or run: {alter}"
             raise error
         if self._mode == "fetch":

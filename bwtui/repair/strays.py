@@ -14,7 +14,7 @@ from typing import BinaryIO, Self
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from bwtui.durable_files import private, private_parent
+from bwtui.durable_files import open_private, private_parent
 from bwtui.errors import ConnectionFailed, RefusedError, ServiceRefused
 from bwtui.file_errors import file_failed
 from bwtui.kafka.client import new_client
@@ -100,7 +100,7 @@ class StrayList:
         try:
             if self._file is None:
                 private_parent(self._path)
-                self._file = open(self._path, "wb", opener=private)  # noqa: SIM115
+                self._file = open(self._path, "wb", opener=open_private)  # noqa: SIM115
             self._file.writelines(lines)
         except OSError as error:
             raise file_failed(f"the list of tombstones {self._path} can't be written", error) from error

@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, KafkaException, TopicCollection, TopicPart
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from bwtui.errors import UsageError
-from bwtui.kafka.client import NOT_LET_IN, REQUEST_SECONDS, Config, new_client, plain_kafka_error
+from bwtui.kafka.client import AUTHENTICATION_ERRORS, REQUEST_SECONDS, Config, new_client, plain_kafka_error
 from bwtui.kafka.offsets import PinnedTopics
 from bwtui.kafka.scan import SplitScan
 from bwtui.kafka.splits import Split
@@ -106,7 +106,7 @@ def fitting(config: Config, producer: Mapping[str, Any], topics: Iterable[str]) 
         except KafkaException as error:
             # Without the right to read the limit, too large batches are only noticed when the broker rejects
             # them.
-            if error.args[0].code() in NOT_LET_IN:
+            if error.args[0].code() in AUTHENTICATION_ERRORS:
                 continue
             raise plain_kafka_error(error.args[0], config, resource.name) from error
         size = min(size, max(1, int(found) - _BATCH_OVERHEAD))

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from bwtui.durable_files import write_whole
+from bwtui.durable_files import write_atomically
 from bwtui.packages.artifacts import ArtifactStore
 from bwtui.sandbox import kafka, ports, postgres, processes, registry
 from bwtui.sandbox.layout import SandboxLayout, SandboxState
@@ -130,7 +130,7 @@ class SandboxSupervisor:
             "services": {name: _describe(runner) for name, runner in self._runners.items()},
         }
         if status != self._published:
-            write_whole(self._layout.status, json.dumps(status, indent=1))
+            write_atomically(self._layout.status, json.dumps(status, indent=1))
             self._published = status
 
 

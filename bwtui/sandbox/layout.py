@@ -17,9 +17,9 @@ from typing import IO
 
 import platformdirs
 
-from bwtui.durable_files import write_whole
+from bwtui.durable_files import write_atomically
 from bwtui.errors import RefusedError
-from bwtui.file_errors import reason_of, remedy
+from bwtui.file_errors import hint_for, reason_of
 
 #: Names of everything that a sandbox creates in its folder; only these are removed. The last marks the
 #: folder.
@@ -53,7 +53,7 @@ def usable(folder: Path) -> Iterator[None]:
         if folder not in (named, *named.parents) and named not in folder.parents:
             raise
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EIO):
-            hint = remedy(error)
+            hint = hint_for(error)
         else:
             hint = "set BWTUI_SANDBOX_HOME to a writable folder"
         raise RefusedError(f"can't use the sandbox's folder {folder}: {reason_of(error)}", hint) from error
@@ -136,7 +136,7 @@ class SandboxLayout:
 
     def remember(self, memory: SandboxState) -> None:
         """Write the state atomically."""
-        write_whole(self.memory, json.dumps(asdict(memory), indent=1))
+        write_atomically(self.memory, json.dumps(asdict(memory), indent=1))
 
     def recall(self) -> SandboxState:
         """Return the state of the last start, or a new one, which is saved at once."""

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from bwtui.durable_files import sync, write_durably, write_whole
+from bwtui.durable_files import sync, write_atomically, write_durably
 from bwtui.recording.folder import existing_segments
 from bwtui.recording.format.batch import RecordedBatch
 from bwtui.recording.format.blocks import BlockKind, JournalBlock, SegmentPlace, TransactionEntry, damaged
@@ -250,7 +250,7 @@ class _SegmentSealer:
         now = time.monotonic()
         if now - self._told >= _TELL_SECONDS:
             self._told = now
-            write_whole(_progress_file(self._task), str(self._done))
+            write_atomically(_progress_file(self._task), str(self._done))
 
 
 def _progress_file(task: SealTask) -> Path:

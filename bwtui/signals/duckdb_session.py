@@ -8,7 +8,7 @@ from pathlib import Path
 
 import duckdb
 
-from bwtui.signals.signal_thread import heard
+from bwtui.signals.signal_thread import handled_in_thread
 
 
 @contextlib.contextmanager
@@ -30,7 +30,7 @@ def _interruptible(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
             connection.interrupt()
 
     is_main = threading.current_thread() is threading.main_thread()
-    with heard(on_signal) if is_main else contextlib.nullcontext():
+    with handled_in_thread(on_signal) if is_main else contextlib.nullcontext():
         try:
             yield
         except RuntimeError as error:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 
 @contextlib.contextmanager
-def heard(on_signal: Callable[[int], object]) -> Iterator[None]:
+def handled_in_thread(on_signal: Callable[[int], object]) -> Iterator[None]:
     """Call ``on_signal`` with the number of each signal that Python handles, in a thread of its own.
 
     Python runs its handlers only in the main thread, which may be inside a long call of libpq, librdkafka or

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bwtui.durable_files import private
+from bwtui.durable_files import open_private
 from bwtui.model.lsn import format_lsn
 from bwtui.pgoutput.messages import Field
 
@@ -78,7 +78,7 @@ class DeadLetterWriter:
     def keep(self, letter: dict[str, Any]) -> None:
         """Write ``letter`` durably. Raises OSError."""
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with open(self.path, "ab", opener=private) as file:
+        with open(self.path, "ab", opener=open_private) as file:
             file.write(json.dumps(letter).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())

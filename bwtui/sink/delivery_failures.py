@@ -4,7 +4,7 @@ from typing import Any, cast
 
 from confluent_kafka import KafkaError, KafkaException
 
-from bwtui.kafka.client import TOPIC_GONE
+from bwtui.kafka.client import MISSING_TOPIC
 from bwtui.model.delivery import DeliverySpan, Receipt
 from bwtui.sink.base import DeliveryFailure, Message
 
@@ -24,7 +24,7 @@ _SETUP_ERRORS = {
     KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT: "set message.format.version of topic {topic} to 0.11 or newer",
 }
 #: The topic does not exist any more: it is created again, so that no new message is lost.
-_TOPIC_GONE = TOPIC_GONE | {KafkaError._UNKNOWN_PARTITION}
+_TOPIC_GONE = MISSING_TOPIC | {KafkaError._UNKNOWN_PARTITION}
 #: The message itself is valid: another one was rejected before it, or in the same request (KIP-467).
 _HELD_BACK = frozenset({KafkaError._PURGE_QUEUE, KafkaError._FATAL, KafkaError._INVALID_DIFFERENT_RECORD})
 
@@ -51,7 +51,7 @@ def delivery_failure(
     reason = f"Kafka rejects a message of {size} bytes: {error.str()}"
     if is_setup:
         reason = f"Kafka rejects every message for topic {topic}: {error.str()}"
-    elif code in TOPIC_GONE:
+    elif code in MISSING_TOPIC:
         reason = f"topic {topic} does not exist: {error.str()}"
     elif code in _HELD_BACK:
         reason = "a message was held back because an earlier one failed"

@@ -12,7 +12,7 @@ from functools import partial
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from bwtui.kafka.client import REQUEST_SECONDS, log, may_be_hung_up, new_client
+from bwtui.kafka.client import REQUEST_SECONDS, log, new_client, request_size_note
 from bwtui.kafka.config import DEFAULT_MAX_MESSAGE_BYTES, IN_BULK, IN_ORDER, client_config, producer_config
 from bwtui.kafka.groups import GroupReader
 from bwtui.model.delivery import DeliverySpan, Receipt
@@ -133,7 +133,7 @@ class KafkaSink(Purgeable):
         #: Both are names of one property.
         self.lingers = float(self._config.get("queue.buffering.max.ms", self._config["linger.ms"])) / 1_000
         self.max_message_bytes = int(self._config["message.max.bytes"])
-        self._may_be_refused = may_be_hung_up(self.max_message_bytes)
+        self._may_be_refused = request_size_note(self.max_message_bytes)
 
     def send(
         self, topic: str, messages: Sequence[MessageTuple], span: DeliverySpan, receipt: Receipt | None = None

@@ -7,8 +7,8 @@ from typing import Any
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import ConfigResource, OffsetSpec, ResourceType, TopicDescription
 
-from bwtui.kafka.client import TOPIC_GONE, LastClientError, new_client, unreachable
-from bwtui.kafka.commands import LoggedAdmin, to_ask
+from bwtui.kafka.client import MISSING_TOPIC, LastClientError, new_client, unreachable
+from bwtui.kafka.commands import LoggedAdmin, ready_client
 from bwtui.sink.destination import Offsets, PresentTopic, PresentTopics
 
 _REQUEST_SECONDS = 10.0
@@ -74,7 +74,7 @@ class TopicInspector:
                 described[topic] = future.result()
             except KafkaException as error:
                 code = error.args[0].code()
-                if code in TOPIC_GONE:
+                if code in MISSING_TOPIC:
                     gone.append(topic)
                 elif code in _NO_ANSWER:
                     raise
@@ -85,7 +85,7 @@ class TopicInspector:
         return new_client(LoggedAdmin, {**self._config, "error_cb": self._heard})
 
     def _asked(self) -> LoggedAdmin:
-        return to_ask(self._client, self._heard)
+        return ready_client(self._client, self._heard)
 
     def _present(self, described: dict[str, TopicDescription], with_beginnings: bool) -> PresentTopics:
         lost, looked = dict.fromkeys(described, 0), dict.fromkeys(described, 0)
@@ -118,7 +118,7 @@ class TopicInspector:
                 if "delete" in future.result()["cleanup.policy"].value:
                     found.add(str(resource.name))
             except KafkaException as error:
-                if error.args[0].code() not in (*TOPIC_GONE, KafkaError.TOPIC_AUTHORIZATION_FAILED):
+                if error.args[0].code() not in (*MISSING_TOPIC, KafkaError.TOPIC_AUTHORIZATION_FAILED):
                     raise
         return found
 

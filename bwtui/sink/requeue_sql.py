@@ -26,7 +26,7 @@ class RequeuePlan:
     refused: dict[str, int] = field(default_factory=dict)
 
 
-def plan(letters: Iterable[tuple[DeadLetter, DeadLetterRows | None]]) -> RequeuePlan:
+def requeue_plan(letters: Iterable[tuple[DeadLetter, DeadLetterRows | None]]) -> RequeuePlan:
     """Return the statements that re-send the rows of ``letters``."""
     made = RequeuePlan()
     groups: dict[tuple[str, tuple[str, ...]], dict[tuple[str, ...], None]] = {}

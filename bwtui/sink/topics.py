@@ -10,16 +10,16 @@ from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType
 
 from bwtui.errors import RefusedError, ServiceRefused
 from bwtui.kafka.client import (
-    NOT_LET_IN,
+    AUTHENTICATION_ERRORS,
     QUICK_SECONDS,
     LastClientError,
+    authentication_failed,
     cluster_metadata,
+    missing_topic,
     new_client,
-    not_let_in,
-    topic_gone,
     unreachable,
 )
-from bwtui.kafka.commands import LoggedAdmin, to_ask
+from bwtui.kafka.commands import LoggedAdmin, ready_client
 from bwtui.sink.destination import Limits, PresentTopic, TopicLimits
 from bwtui.sink.present_topics import topic_id
 
@@ -98,7 +98,7 @@ class TopicAdmin:
     def existing(self, topics: Sequence[str]) -> Limits:
         """Return the limits of ``topics`` like `ensure_all`, without creating any."""
         found = self._limits(topics)
-        return self._with_partitions({topic: found.get(topic) or topic_gone(topic) for topic in topics})
+        return self._with_partitions({topic: found.get(topic) or missing_topic(topic) for topic in topics})
 
     def _with_partitions(self, limits: Limits) -> Limits:
         usable = [topic for topic, one in limits.items() if isinstance(one, TopicLimits)]
@@ -189,7 +189,7 @@ class TopicAdmin:
         raise failed from error
 
     def _asked(self) -> LoggedAdmin:
-        return to_ask(self._client, self._heard)
+        return ready_client(self._client, self._heard)
 
     def _failed(self, error: KafkaError, topic: str | None = None) -> Exception:
         self._client.poll(0)
@@ -202,6 +202,6 @@ class TopicAdmin:
             return ServiceRefused(
                 f"{place}: {error.str()}", "create the topic manually, or check the user's rights (ACLs)"
             )
-        if error.code() in NOT_LET_IN:
-            return not_let_in("Kafka", error)
+        if error.code() in AUTHENTICATION_ERRORS:
+            return authentication_failed("Kafka", error)
         return unreachable(self._broker, error)

@@ -30,7 +30,7 @@ def preconditions(settings: RelaySettings) -> Sequence[Precondition]:
     """Return the checks that Kafka and the schema registry respond, and that transactions work."""
 
     def transactions() -> str:
-        found, brokers = _asked(settings)
+        found, brokers = _broker_limits(settings)
         wanted = int(dict(settings.kafka_config).get("transaction.timeout.ms", 0)) or None
         return judged(settings, found, brokers, wanted)
 
@@ -62,7 +62,7 @@ def judged(settings: RelaySettings, found: dict[str, int], brokers: int, wanted:
     return ", ".join(told)
 
 
-def _asked(settings: RelaySettings) -> tuple[dict[str, int], int]:
+def _broker_limits(settings: RelaySettings) -> tuple[dict[str, int], int]:
     """Return the settings of one broker, and how many brokers are up. Raises ConnectionFailed."""
     admin = new_client(LoggedAdmin, client_config(settings))
     try:

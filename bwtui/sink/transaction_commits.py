@@ -10,7 +10,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from bwtui.errors import BwtuiError, ConnectionFailed, ServiceRefused
-from bwtui.kafka.client import NOT_LET_IN, new_client, not_let_in, unreachable
+from bwtui.kafka.client import AUTHENTICATION_ERRORS, authentication_failed, new_client, unreachable
 from bwtui.model.status import ExactlyOnceStatus
 from bwtui.sink.delivery_failures import held_back
 
@@ -31,12 +31,12 @@ _REFUSALS = {
 }
 
 
-def not_begun(error: KafkaError, broker: str) -> BwtuiError:
+def begin_error(error: KafkaError, broker: str) -> BwtuiError:
     """Return the error for transactions that can't be started."""
     if error.code() in _REFUSALS:
         return ServiceRefused(f"Kafka rejects transactions: {error.str()}", _REFUSALS[error.code()])
-    if error.code() in NOT_LET_IN:
-        return not_let_in("Kafka", error)
+    if error.code() in AUTHENTICATION_ERRORS:
+        return authentication_failed("Kafka", error)
     if error.retriable():
         return unreachable(broker, error)
     return ConnectionFailed(
@@ -45,14 +45,14 @@ def not_begun(error: KafkaError, broker: str) -> BwtuiError:
     )
 
 
-def begun(config: dict[str, Any], check: Callable[[], None]) -> Producer:
+def begin_producer(config: dict[str, Any], check: Callable[[], None]) -> Producer:
     """Return a producer that may begin transactions; see `TransactionalSink.connect`."""
     producer = new_client(Producer, config)
     check()
     try:
         producer.init_transactions(_INIT_SECONDS)
     except KafkaException as error:
-        raise not_begun(error.args[0], config["bootstrap.servers"]) from error
+        raise begin_error(error.args[0], config["bootstrap.servers"]) from error
     return producer
 
 
@@ -153,7 +153,7 @@ class PendingCommit:
             self._ended.set()
 
     def _commit(self) -> KafkaError | None:
-        return _made(self._producer.commit_transaction)
+        return _error_of(self._producer.commit_transaction)
 
 
 class CommitStatistics:
@@ -164,7 +164,7 @@ class CommitStatistics:
         self._recent: deque[tuple[float, float]] = deque(maxlen=_RECENT)
 
     def note(self, begun: float) -> None:
-        """Record a commit that has just ended; ``begun`` is by the monotonic clock."""
+        """Record a commit that has just ended; ``begin_producer`` is by the monotonic clock."""
         now = time.monotonic()
         self._count += 1
         self._recent.append((now, now - begun))
@@ -206,14 +206,14 @@ class AbortThread:
         abort = getattr(self._producer, "abort_transaction", None)
         if abort is None:
             return
-        _made(abort)
+        _error_of(abort)
         # Whatever the result of the abort: Kafka also calls a producer fenced if its transaction took too
         # long, and is not contacted at all if nothing had been sent yet.
         with contextlib.suppress(BwtuiError):
             self.fenced = self._is_fenced()
 
 
-def _made(call: Callable[[float], object]) -> KafkaError | None:
+def _error_of(call: Callable[[float], object]) -> KafkaError | None:
     """Call ``call``; return the error, or None on success."""
     try:
         call(_CALL_SECONDS)

@@ -31,7 +31,7 @@ from bwtui.sink.transaction_commits import (
     CommitStatistics,
     PendingCommit,
     ProducerPlaceholder,
-    begun,
+    begin_producer,
 )
 
 #: A transaction of PostgreSQL that exceeds this number of rows or bytes is split. The bytes are below the
@@ -125,7 +125,7 @@ class TransactionalSink(KafkaSink):
         config["delivery.report.only.error"] = not (snapshot or one_by_one or self._is_recorded)
         if one_by_one:
             config["batch.num.messages"] = 1
-        return begun(config, check)
+        return begin_producer(config, check)
 
     def begin(self, producer: Producer, *, snapshot: bool = False, one_by_one: bool = False) -> None:
         """Send by ``producer``, a result of `connect`, from now on; the previous one has nothing in

@@ -119,27 +119,27 @@ def _likeness(column: Column, attribute: Attribute) -> int:
     return _NAME * (attribute.name == column.name) + _TYPE * (attribute.type_oid == column.type_oid)
 
 
-def primary_key_then(relation: Relation, now: Sequence[Attribute]) -> tuple[str, ...] | None:
+def former_primary_key(relation: Relation, now: Sequence[Attribute]) -> tuple[str, ...] | None:
     """Return the present primary key in the names of ``relation``; None if one of its columns is not there.
 
     The result is empty if the table has no primary key.
     """
-    return _names_then(relation, now, {attribute.name for attribute in now if attribute.in_primary_key})
+    return _former_names(relation, now, {attribute.name for attribute in now if attribute.in_primary_key})
 
 
-def identity_then(relation: Relation, now: Sequence[Attribute]) -> tuple[str, ...] | None:
-    """Return the present replica identity in the names of ``relation``, like `primary_key_then`."""
-    return _names_then(relation, now, {attribute.name for attribute in now if attribute.in_identity})
+def former_identity(relation: Relation, now: Sequence[Attribute]) -> tuple[str, ...] | None:
+    """Return the present replica identity in the names of ``relation``, like `former_primary_key`."""
+    return _former_names(relation, now, {attribute.name for attribute in now if attribute.in_identity})
 
 
-def _names_then(relation: Relation, now: Sequence[Attribute], key: set[str]) -> tuple[str, ...] | None:
+def _former_names(relation: Relation, now: Sequence[Attribute], key: set[str]) -> tuple[str, ...] | None:
     then = {name: c.name for name, c in zip(present_names(relation, now), relation.columns, strict=True)}
     if not key <= then.keys():
         return None
     return tuple(column for name, column in then.items() if name in key)
 
 
-def identity_not_in(relation: Relation, now: Sequence[Attribute]) -> list[tuple[Attribute, bool]]:
+def missing_identity_columns(relation: Relation, now: Sequence[Attribute]) -> list[tuple[Attribute, bool]]:
     """Return the identity's columns that ``relation`` lacks, each with whether its table already had it then.
 
     It did if a column that the relation has comes after it. For other columns, and if any column of the

@@ -18,8 +18,8 @@ from bwtui.pgoutput.transcode import Decode
 from bwtui.source.encoding import decoder
 from bwtui.source.failover.hosts import describe, effective, with_defaults
 from bwtui.source.failover.libpq_output import libpq_output_logged
-from bwtui.source.sql_hints import printed
-from bwtui.source.sqlstate_hints import remedy
+from bwtui.source.sql_hints import format_sql
+from bwtui.source.sqlstate_hints import hint_for
 
 #: Settings that decide the text form of values, and timeouts that would abort a long snapshot.
 PINNED = {
@@ -164,12 +164,12 @@ def connection_failed(message: str, info: str = "") -> ConnectionFailed:
     if _REFUSED.search(plain):
         hint = "check user and password (PGPASSWORD, ~/.pgpass) and the server's pg_hba.conf"
     elif role := _NO_LOGIN.search(plain):
-        hint = f"let a superuser run: {printed(f'ALTER ROLE {quote_identifier(role[1])} LOGIN')}"
+        hint = f"let a superuser run: {format_sql(f'ALTER ROLE {quote_identifier(role[1])} LOGIN')}"
     elif (database := _NO_CONNECT.search(plain)) and info:
         # The user may also come from a service, an environment variable or the operating system.
         user = quote_identifier(effective(info).get("user", ""))
         grant = f"GRANT CONNECT ON DATABASE {quote_identifier(database[1])} TO {user}"
-        hint = f"let the database's owner run: {printed(grant)}"
+        hint = f"let the database's owner run: {format_sql(grant)}"
     elif _NO_CONVERSION.search(plain):
         hint = "move the data into a database with ENCODING 'UTF8'"
     elif _CERTIFICATE.search(plain):
@@ -203,7 +203,7 @@ def statement_failed(error: psycopg2.Error) -> BwtuiError:
         # PostgreSQL accepts bytes in a name that are not characters in the database's encoding (or
         # SQL_ASCII).
         return _no_name(primary)
-    return RefusedError(f"PostgreSQL rejects a statement of the relay: {primary}", remedy(error))
+    return RefusedError(f"PostgreSQL rejects a statement of the relay: {primary}", hint_for(error))
 
 
 def query(connection: Connection, sql: str, *args: Any) -> list[tuple[Any, ...]]:

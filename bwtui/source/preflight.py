@@ -18,7 +18,7 @@ from bwtui.source.connection import Connection, query
 from bwtui.source.publication import PublishedTable
 from bwtui.source.replica_identity import check_published, unkeyed_refusal
 from bwtui.source.slot import PLUGIN, SlotState, check_readable, reserve, slot_state
-from bwtui.source.sql_hints import printed
+from bwtui.source.sql_hints import format_sql
 
 MINIMUM_VERSION = 140_000
 #: Wait for a slot that stays active after its relay was killed, until the server notices the closed
@@ -137,7 +137,7 @@ def obstacle_to_make(connection: Connection, name: str) -> Obstacle | None:
     return f"waiting for another relay that is creating slot {name}", RefusedError(
         f"another relay is creating slot {name}, in the server's process {process or '?'}",
         "wait for it, or stop it; if it hangs, end it with: "
-        + printed(f"SELECT pg_terminate_backend({process})")
+        + format_sql(f"SELECT pg_terminate_backend({process})")
         if process
         else "wait until it has finished, then start again",
     )
@@ -179,11 +179,12 @@ def enough_wal(level: str, effective: str | None, *, in_recovery: bool) -> str:
             return "replica, and logical once the slot exists"
         raise RefusedError(
             "the primary does not write WAL for logical decoding: its effective_wal_level is replica",
-            "create a logical slot on the primary, or run this there and restart it: " + printed(_WAL_LEVEL),
+            "create a logical slot on the primary, or run this there and restart it: "
+            + format_sql(_WAL_LEVEL),
         )
     raise RefusedError(
         f"the server's wal_level is {level}, not logical",
-        f"run this, then restart the server: {printed(_WAL_LEVEL)}",
+        f"run this, then restart the server: {format_sql(_WAL_LEVEL)}",
     )
 
 
@@ -255,7 +256,7 @@ def _check_room(connection: Connection, settings: RelaySettings) -> str:
         raise RefusedError(
             f"{used} of {limit} replication slots are in use, and the relay needs {needed}",
             "drop an unused slot ('bwtui slots list'), or run this and restart the server: "
-            + printed(f"ALTER SYSTEM SET max_replication_slots = {limit + needed}"),
+            + format_sql(f"ALTER SYSTEM SET max_replication_slots = {limit + needed}"),
         )
     return f"{limit - used} of {limit} are free"
 
@@ -271,7 +272,7 @@ def _check_senders(connection: Connection, settings: RelaySettings) -> str:
         raise RefusedError(
             f"{used} of {limit} WAL senders are in use, and the relay needs one",
             "run this, then restart the server: "
-            + printed(f"ALTER SYSTEM SET max_wal_senders = {limit + 1}"),
+            + format_sql(f"ALTER SYSTEM SET max_wal_senders = {limit + 1}"),
         )
     return f"{limit - used} of {limit} are free"
 
@@ -331,4 +332,4 @@ def _unpublished(
         return RefusedError(problem, "run 'bwtui doctor' with the same options: it prints the statements")
     added = ", ".join(map(publication.table_clause, matching))
     alter = f"ALTER PUBLICATION {quote_identifier(name)} ADD TABLE {added}"
-    return RefusedError(problem, f"let the owner run: {printed(alter)}")
+    return RefusedError(problem, f"let the owner run: {format_sql(alter)}")

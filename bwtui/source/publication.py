@@ -22,7 +22,7 @@ from bwtui.errors import RefusedError
 from bwtui.model.sql import quote_identifier, quote_qualified
 from bwtui.source.catalog import TableInfo, find_table
 from bwtui.source.connection import Connection, execute, query, statement_failed
-from bwtui.source.sql_hints import printed
+from bwtui.source.sql_hints import format_sql
 
 _PUBLISHED_SQL = """
 select t.schemaname, t.tablename, {columns}, {rowfilter}, p.pubinsert, p.pubupdate, p.pubdelete
@@ -190,18 +190,18 @@ def create(connection: Connection, publication: str, tables: Sequence[TableInfo]
             raise statement_failed(error) from error
         execute(connection, "rollback")
         plain = " ".join(str(error).split())
-        hint = f"let a superuser run: {printed(*statements)}"
+        hint = f"let a superuser run: {format_sql(*statements)}"
         if isinstance(error, psycopg2.errors.LockNotAvailable):
             hint = "start again once the ALTER or VACUUM of the locked table has finished"
         elif isinstance(error, psycopg2.errors.DuplicateObject):
-            hint = drop_alone(publication)
+            hint = drop_companion_hint(publication)
         raise RefusedError(f"can't create publication {publication}: {plain}", hint) from error
     return publication, unkeyed_name(publication)
 
 
-def drop_alone(publication: str) -> str:
+def drop_companion_hint(publication: str) -> str:
     """Return the hint for a ``publication`` that does not exist while its companion does."""
-    alone = printed(f"drop publication {quote_identifier(unkeyed_name(publication))}")
+    alone = format_sql(f"drop publication {quote_identifier(unkeyed_name(publication))}")
     return f"start again; if that fails and no client reads the existing publication, run: {alone}"
 
 
@@ -265,7 +265,7 @@ def listing(connection: Connection, publication: str, table: TableInfo) -> dict[
     return dict(query(connection, _LISTED_SQL, table.oid, names, table.oid, table.oid))
 
 
-def place_of(publication: str, table: TableInfo, *, allow_unkeyed: bool) -> str:
+def publication_for(publication: str, table: TableInfo, *, allow_unkeyed: bool) -> str:
     """Return which of the two publications ``table`` belongs into; "" if its rows could not be sent."""
     if not table.has_key and not allow_unkeyed:
         return ""

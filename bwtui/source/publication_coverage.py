@@ -15,7 +15,7 @@ from bwtui.source.catalog import TableFilter, TableInfo, list_tables
 from bwtui.source.connection import Connection, query
 from bwtui.source.publication import PublishedTable, lacks_identity, quoted_name, table_clause
 from bwtui.source.slot import slot_state
-from bwtui.source.sql_hints import exclude_option, printed
+from bwtui.source.sql_hints import exclude_option, format_sql
 
 # Publications of whole schemas exist since PostgreSQL 15.
 _OPEN_SQL = """
@@ -104,7 +104,7 @@ def shortfalls(
     instead = _list_instead(settings, names, tables, has_slot=has_slot)
     yield from _of_publications(opened, instead)
     adding = _PublicationHints(settings, names, there, has_slot=has_slot, runs=bool(reads))
-    yield from _left_out(connection, adding, names, tables, published)
+    yield from _missing_tables(connection, adding, names, tables, published)
     # Tables that the relay leaves out are included: PostgreSQL considers the publication alone.
     every = list_tables(connection, partitions=True)
     for table in filter(lacks_identity, every):
@@ -137,7 +137,7 @@ def shortfalls(
             yield from _in_part(table, entry, instead)
         else:
             alter = f"ALTER PUBLICATION {quote_identifier(names[0])} SET (publish = '{_EVERYTHING}')"
-            yield from _in_part(table, entry, f"run: {printed(alter)}")
+            yield from _in_part(table, entry, f"run: {format_sql(alter)}")
 
 
 def narrowed(
@@ -189,7 +189,7 @@ def _widen(name: str, table: TableInfo, *, has_slot: bool) -> str:
     restrictions.
     """
     alter, to = f"ALTER PUBLICATION {quote_identifier(name)}", table_clause(table)
-    whole = printed(f"{alter} DROP TABLE {to}", f"{alter} ADD TABLE {to}")
+    whole = format_sql(f"{alter} DROP TABLE {to}", f"{alter} ADD TABLE {to}")
     return f"if that is unintended: {_EARLIER}{whole}" if has_slot else f"if that is unintended, run: {whole}"
 
 
@@ -224,16 +224,16 @@ def _list_instead(
     unkeyed = [table for table in tables if lacks_identity(table)]
     joins = bool(unkeyed) and len(names) == 1 and settings.allow_unkeyed
     if joins and has_slot:
-        made = printed(publication.create_unkeyed_statement(names[0], unkeyed))
+        made = format_sql(publication.create_unkeyed_statement(names[0], unkeyed))
         return f"run 'bwtui doctor' again after this step: {_NEW_ONE.format(made)}"
     statements = publication.create_statements(names[0], tables)[: 2 if joins else len(names)]
     dropped = ", ".join(map(quote_identifier, names))
-    return "to list the tables instead, add the former row filters and options, and run: " + printed(
+    return "to list the tables instead, add the former row filters and options, and run: " + format_sql(
         f"DROP PUBLICATION {dropped}", *statements
     )
 
 
-def _left_out(
+def _missing_tables(
     connection: Connection,
     adding: "_PublicationHints",
     names: Sequence[str],
@@ -302,7 +302,7 @@ class _PublicationHints:
     def hint(self, table: TableInfo) -> str:
         """Return the hint for one table."""
         hint = self._statement(table)
-        to = publication.place_of(self._names[0], table, allow_unkeyed=self._settings.allow_unkeyed)
+        to = publication.publication_for(self._names[0], table, allow_unkeyed=self._settings.allow_unkeyed)
         is_added = self._settings.adds_new_tables and self._exists and table.owned and to
         return f"{_ADDED}; {hint}" if is_added and not self._runs else hint
 
@@ -320,12 +320,12 @@ class _PublicationHints:
 
     def _make(self, tables: Sequence[TableInfo]) -> str:
         # One text for all of them: there may be thousands.
-        made = printed(publication.create_unkeyed_statement(self._names[0], tables))
+        made = format_sql(publication.create_unkeyed_statement(self._names[0], tables))
         return f"{_JOINS}; {_NEW_ONE.format(made) if self._has_slot else f'run: {made}'}"
 
 
 def _add(name: str, table: TableInfo) -> str:
-    return printed(f"ALTER PUBLICATION {quote_identifier(name)} ADD TABLE {table_clause(table)}")
+    return format_sql(f"ALTER PUBLICATION {quote_identifier(name)} ADD TABLE {table_clause(table)}")
 
 
 def _shortfall(table: TableInfo, says: str, hint: str, *, captured: bool = True) -> Shortfall:
@@ -342,7 +342,7 @@ def _blocked(table: TableInfo, entry: PublishedTable) -> Iterator[Shortfall]:
     refused = [word for word, yes in (("UPDATE", entry.updates), ("DELETE", entry.deletes)) if yes]
     if not refused:
         return
-    alter = printed(f"ALTER TABLE {quoted_name(table)} REPLICA IDENTITY FULL")
+    alter = format_sql(f"ALTER TABLE {quoted_name(table)} REPLICA IDENTITY FULL")
     yield _shortfall(
         table,
         f"has no replica identity, so PostgreSQL rejects an application's {' and '.join(refused)} on it, "
@@ -358,8 +358,8 @@ def _move(connection: Connection, name: str, table: TableInfo) -> str:
     companion, to = publication.unkeyed_name(name), table_clause(table)
     add = f"ALTER PUBLICATION {quote_identifier(name)} ADD TABLE {to}"
     if not query(connection, _LISTED_SQL, companion, table.oid)[0][0]:
-        return printed(add)
-    return printed(f"ALTER PUBLICATION {quote_identifier(companion)} DROP TABLE {to}", add)
+        return format_sql(add)
+    return format_sql(f"ALTER PUBLICATION {quote_identifier(companion)} DROP TABLE {to}", add)
 
 
 def _in_part(table: TableInfo, entry: PublishedTable, hint: str) -> Iterator[Shortfall]:

@@ -9,7 +9,7 @@ import psycopg2
 from bwtui.errors import ConnectionFailed, RefusedError, RowError
 from bwtui.source.connection import Connection, execute
 from bwtui.source.failover.stream_server import StreamServer
-from bwtui.source.sqlstate_hints import remedy
+from bwtui.source.sqlstate_hints import hint_for
 
 T = TypeVar("T")
 
@@ -49,7 +49,7 @@ class QueryPool:
                 "fix the row in PostgreSQL, or write such rows to the dead letters with --on-error log",
             ) from None
         except psycopg2.Error as error:
-            raise RefusedError(f"PostgreSQL: {error.diag.message_primary}", remedy(error)) from error
+            raise RefusedError(f"PostgreSQL: {error.diag.message_primary}", hint_for(error)) from error
 
     def close(self) -> None:
         """Close the sessions, those in use as soon as their queries end."""

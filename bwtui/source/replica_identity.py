@@ -13,11 +13,11 @@ from bwtui.pgoutput.messages import Relation
 from bwtui.settings import RelaySettings
 from bwtui.source import publication
 from bwtui.source.catalog import Attribute, TableFilter, TableInfo, attributes, list_tables
-from bwtui.source.column_history import identity_not_in
+from bwtui.source.column_history import missing_identity_columns
 from bwtui.source.connection import Connection, query
 from bwtui.source.key_columns import key_of
 from bwtui.source.publication import PublishedTable
-from bwtui.source.sql_hints import exclude_option, printed
+from bwtui.source.sql_hints import exclude_option, format_sql
 
 _IDENTITY_SQL = """
 select a.attrelid, a.attname, a.attgenerated <> ''
@@ -99,7 +99,7 @@ def missing_columns(
     """
     now = attributes(connection, relation.oid)
     in_part = sum(not attribute.dropped for attribute in now) > len(relation.columns)
-    lacking = identity_not_in(relation, now)
+    lacking = missing_identity_columns(relation, now)
     size = sum(attribute.in_identity for attribute in now)
     if not _merges(settings, size, len(lacking)):
         return (), in_part
@@ -138,7 +138,7 @@ class UnusedKey:
     @property
     def hint(self) -> str:
         """The advice with its statements."""
-        return f"{self.advice}: {printed(*self.statements)}" if self.statements else self.advice
+        return f"{self.advice}: {format_sql(*self.statements)}" if self.statements else self.advice
 
 
 def unused_key(connection: Connection, table: TableInfo | Relation) -> UnusedKey | None:
@@ -246,7 +246,7 @@ def _mend(
     if not members:
         tables = list(filter(TableFilter(settings), list_tables(connection)))
         made = publication.create_statements(settings.publication_name, tables, generated=True)
-        yield f"create the publications first: {printed(*made)}"
+        yield f"create the publications first: {format_sql(*made)}"
         return
     for namespace, name, partitioned in query(connection, _NAME_SQL, oid):
         named = f"{'' if partitioned else 'ONLY '}{quote_qualified(namespace, name)}"
@@ -258,7 +258,7 @@ def _mend(
             elif any(attribute.generated for attribute in wanted):
                 statements.append(f"{alter} SET (publish_generated_columns = stored)")
         if statements:
-            yield f"run: {printed(*statements)}"
+            yield f"run: {format_sql(*statements)}"
 
 
 def _listed_again(

@@ -10,7 +10,7 @@ from bwtui.model.service_views import LongRunningTransaction, SlotEntry, Slots, 
 from bwtui.model.sql import quote_identifier
 from bwtui.source.connection import Connection, query
 from bwtui.source.slot import CURRENT_LSN
-from bwtui.source.sql_hints import printed
+from bwtui.source.sql_hints import format_sql
 
 T = TypeVar("T", SlotEntry, LongRunningTransaction)
 
@@ -70,7 +70,7 @@ def list_slots(connection: Connection) -> tuple[SlotEntry, ...]:
     return tuple(_since(SlotEntry(*row), "inactive_since") for row in rows)
 
 
-def look_at(connection: Connection) -> Slots:
+def read_slots(connection: Connection) -> Slots:
     """Return what retains WAL on the server now; a note reports what the role may not see.
 
     Raises psycopg2.OperationalError or InterfaceError if the server does not answer.
@@ -115,5 +115,5 @@ def _since(entry: T, field: str) -> T:
 
 def _masked(number: int, role: str) -> str:
     whose = "a session of another role" if number == 1 else f"{number} sessions of other roles"
-    grant = printed(f"GRANT pg_read_all_stats TO {quote_identifier(role)}")
+    grant = format_sql(f"GRANT pg_read_all_stats TO {quote_identifier(role)}")
     return f"PostgreSQL hides details of {whose} from this role; to show them, run: {grant}"

@@ -8,7 +8,7 @@ from bwtui.source import publication
 from bwtui.source.catalog import TableInfo
 from bwtui.source.connection import Connection, query
 from bwtui.source.publication import PublishedTable
-from bwtui.source.sql_hints import printed
+from bwtui.source.sql_hints import format_sql
 
 # On Amazon RDS, membership in a role grants the right to replicate, not the attribute.
 _ROLE_SQL = """
@@ -41,7 +41,7 @@ def check_replicate(connection: Connection) -> str:
     if not allowed:
         raise RefusedError(
             f"role {role} lacks the REPLICATION privilege",
-            f"let a superuser run: {printed(f'ALTER ROLE {quote_identifier(role)} REPLICATION')}",
+            f"let a superuser run: {format_sql(f'ALTER ROLE {quote_identifier(role)} REPLICATION')}",
         )
     return str(role)
 
@@ -52,8 +52,8 @@ def check_create(connection: Connection, name: str, tables: Sequence[TableInfo])
     ((role, database, in_recovery, may_create, stands_alone),) = query(connection, _CREATE_SQL, companion)
     if stands_alone:
         message = f"publication {companion} exists, but {name} does not"
-        raise RefusedError(message, publication.drop_alone(name))
-    made = printed(*publication.create_statements(name, tables))
+        raise RefusedError(message, publication.drop_companion_hint(name))
+    made = format_sql(*publication.create_statements(name, tables))
     if in_recovery:
         message = f"the server is a standby, and publication {name} does not exist"
         raise RefusedError(message, f"run on the primary: {made}")
@@ -94,11 +94,11 @@ def check_read(
     if granted:
         names = [f"schema {schema}" for schema in closed] + [".".join(table) for table in hidden]
         raise RefusedError(
-            f"role {role} can't read {', '.join(names)}", f"let the owner run: {printed(*granted)}"
+            f"role {role} can't read {', '.join(names)}", f"let the owner run: {format_sql(*granted)}"
         )
     if rows_hidden:
         raise RefusedError(
             f"row-level security hides rows of {', '.join(rows_hidden)} from role {role}",
-            f"let a superuser run: {printed(f'ALTER ROLE {grantee} BYPASSRLS')}",
+            f"let a superuser run: {format_sql(f'ALTER ROLE {grantee} BYPASSRLS')}",
         )
     return f"{len(tables)} tables"

@@ -19,8 +19,8 @@ from bwtui.model.lsn import parse_lsn
 from bwtui.model.sql import quote_identifier, quote_literal
 from bwtui.source.connection import Connection, connection_failed, query, statement_failed
 from bwtui.source.raw.session import ServerError, execute_raw
-from bwtui.source.sql_hints import printed
-from bwtui.source.sqlstate_hints import remedy
+from bwtui.source.sql_hints import format_sql
+from bwtui.source.sqlstate_hints import hint_for
 
 PLUGIN = "pgoutput"
 #: The hint for a lost slot.
@@ -157,7 +157,7 @@ def check_readable(slot: SlotState, server_version: int) -> None:
             f"slot {slot.name} has two_phase enabled: it sends transactions when they are prepared, "
             "but the relay needs committed ones",
             "run this in a session with replication=database: "
-            + printed(f"ALTER_REPLICATION_SLOT {quote_identifier(slot.name)} (TWO_PHASE false)")
+            + format_sql(f"ALTER_REPLICATION_SLOT {quote_identifier(slot.name)} (TWO_PHASE false)")
             if server_version >= 180_000
             else f"run 'bwtui slots drop {slot.name}' and start again with a new snapshot",
         )
@@ -241,4 +241,4 @@ def _create(connection: Connection, sql: str, *args: str) -> str:
     except psycopg2.Error as error:
         if connection.closed:
             raise statement_failed(error) from error
-        raise creation_refused(" ".join(str(error).split()), error.pgcode, remedy(error)) from error
+        raise creation_refused(" ".join(str(error).split()), error.pgcode, hint_for(error)) from error

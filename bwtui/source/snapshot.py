@@ -16,7 +16,7 @@ from bwtui.pgoutput.transcode import Transcoder
 from bwtui.source.catalog import TableInfo, load_relation
 from bwtui.source.connection import Connection, decoder_of, execute, query, server_encoding
 from bwtui.source.publication import PublishedTable, table_clause
-from bwtui.source.sql_hints import exclude_option, printed
+from bwtui.source.sql_hints import exclude_option, format_sql
 
 #: A lock that is not available within this time is taken to be blocked until the waiting session gives up.
 _LOCK_WAIT = "1s"
@@ -102,7 +102,9 @@ select c.oid from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid 
 """
 
 
-def known_tables(snapshot: Connection, present: Connection, published: Sequence[PublishedTable]) -> list[int]:
+def tables_at_export(
+    snapshot: Connection, present: Connection, published: Sequence[PublishedTable]
+) -> list[int]:
     """Return the oids of those ``published`` tables that existed at the export, in whatever form.
 
     A table that was unlogged then is not listed for copying, and its rows from before SET LOGGED are not in
@@ -256,9 +258,9 @@ def right_to_read(reason: str, relation: Relation | TableInfo, connection: Conne
     """Return the statement that lets the role of ``connection`` read a table that it could not read."""
     role = quote_identifier(connection.info.user)
     if "row-level security" in reason:
-        return f"let a superuser run: {printed(f'ALTER ROLE {role} BYPASSRLS')}"
+        return f"let a superuser run: {format_sql(f'ALTER ROLE {role} BYPASSRLS')}"
     if "permission denied for schema" in reason:
         schema = quote_identifier(relation.namespace)
-        return f"let its owner run: {printed(f'GRANT USAGE ON SCHEMA {schema} TO {role}')}"
+        return f"let its owner run: {format_sql(f'GRANT USAGE ON SCHEMA {schema} TO {role}')}"
     table = quote_qualified(relation.namespace, relation.name)
-    return f"let its owner run: {printed(f'GRANT SELECT ON {table} TO {role}')}"
+    return f"let its owner run: {format_sql(f'GRANT SELECT ON {table} TO {role}')}"

@@ -12,7 +12,7 @@ _QUOTED = re.compile(r"""E'(?:[^'\\]|''|\\.)*'|'(?:[^']|'')*'|"(?:[^"]|"")*\""""
 _FOLDED = re.compile(r"(?<= ) |^ | $")
 
 
-def printed(*statements: str) -> str:
+def format_sql(*statements: str) -> str:
     """Return ``statements`` as one line; several are one transaction.
 
     >>> printed('drop publication "p"')

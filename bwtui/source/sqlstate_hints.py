@@ -4,7 +4,7 @@ import psycopg2
 from psycopg2 import errorcodes
 
 #: By SQLSTATE, or by its first two characters for a whole class.
-_REMEDIES = {
+_HINTS = {
     errorcodes.INSUFFICIENT_PRIVILEGE: "let the object's owner or a superuser grant the role that right",
     errorcodes.SYNTAX_ERROR: "fix the statement: psql marks the position with a caret",
     errorcodes.UNDEFINED_TABLE: "check the name and its schema: the role's search_path applies",
@@ -31,16 +31,14 @@ _REMEDIES = {
 }
 
 
-def remedy(error: psycopg2.Error) -> str:
+def hint_for(error: psycopg2.Error) -> str:
     """Return the hint for ``error``."""
-    return error.diag.message_hint or remedy_for(error.pgcode)
+    return error.diag.message_hint or hint_for_sqlstate(error.pgcode)
 
 
-def remedy_for(sqlstate: str | None) -> str:
+def hint_for_sqlstate(sqlstate: str | None) -> str:
     """Return the hint if PostgreSQL gives none of its own; None means a broken connection."""
     state = sqlstate or "08"
     return (
-        _REMEDIES.get(state)
-        or _REMEDIES.get(state[:2])
-        or "check PostgreSQL's log, which contains the statement"
+        _HINTS.get(state) or _HINTS.get(state[:2]) or "check PostgreSQL's log, which contains the statement"
     )

@@ -433,7 +433,7 @@ def _owners(
     return owners
 
 
-def had_rows(connection: Connection, leaf: LeafPartition, links: Collection[str]) -> bool:
+def may_have_had_rows(connection: Connection, leaf: LeafPartition, links: Collection[str]) -> bool:
     """Return whether a new partition may have held rows when it was attached. Raises psycopg2.Error.
 
     A locked partition, or one that the role may not read, may have. ``links`` existed before. Rows inserted

@@ -14,7 +14,7 @@ from textual.worker import Worker
 
 from bwtui.console import say
 from bwtui.errors import BwtuiError
-from bwtui.escaping import shown, shown_lines
+from bwtui.escaping import escape, escape_lines
 from bwtui.model.service_views import LookName
 from bwtui.relay.process.control import ControlClient
 from bwtui.tui.action import choose_keys
@@ -246,7 +246,7 @@ class RelayApp(RelayAuditing):
 
     def notify(self, message: str, *, title: str = "", **more: Any) -> None:
         """Show a notice; its text is never markup, whatever the caller passes."""
-        super().notify(shown_lines(message), title=shown(title), **{**more, "markup": False})
+        super().notify(escape_lines(message), title=escape(title), **{**more, "markup": False})
 
     def copy_to_clipboard(self, text: str) -> None:
         """Copy a text unchanged, except that lone surrogates are replaced: UTF-8 can't encode them."""

@@ -18,13 +18,13 @@ from textual.color import Color
 from textual.filter import LineFilter
 
 from bwtui.errors import BwtuiError
-from bwtui.escaping import is_plain, shown, shown_lines
+from bwtui.escaping import escape, escape_lines, is_plain
 
 #: Maximum characters shown of a text: longer texts are not readable, and a value may be a gigabyte.
 LIMIT = 8_192
 
 
-def seen(text: str, show: Callable[[str], str] = shown) -> str:
+def seen(text: str, show: Callable[[str], str] = escape) -> str:
     """Return the printable form of ``text`` in one line; only spaces and line breaks stay unchanged."""
     if text.isspace() and not text.strip("\n "):
         return text
@@ -42,7 +42,7 @@ def block(text: str, indent: int = 0) -> PrintableText:
 
     The lines of a value are thus aligned, and none of them can pass for a label in the column before.
     """
-    return PrintableText(seen(text, shown_lines).replace("\n", "\n" + " " * indent))
+    return PrintableText(seen(text, escape_lines).replace("\n", "\n" + " " * indent))
 
 
 def fitted(text: str, width: int) -> str:
@@ -51,12 +51,12 @@ def fitted(text: str, width: int) -> str:
         return text if len(text) <= width else text[: max(width - 1, 0)] + "…"
     # Combining accents have no width; of a text with more of them than this, the rest is left out.
     head = text[: 4 * width + 4]
-    whole = shown(head)
+    whole = escape(head)
     if len(head) == len(text) and rich.cells.cell_len(whole) <= width:
         return whole
     fitting = ""
     for character in head:
-        more = fitting + shown(character)
+        more = fitting + escape(character)
         if rich.cells.cell_len(more) > width - 1:
             break
         fitting = more
@@ -139,4 +139,4 @@ class PrintableFilter(LineFilter):
 
 
 def _dotted(character: str) -> str:
-    return character if shown(character) == character else "·" * rich.cells.cell_len(character)
+    return character if escape(character) == character else "·" * rich.cells.cell_len(character)

@@ -54,7 +54,7 @@ def _closed_by_signals(app: App[Any]) -> Iterator[threading.Event]:
     last.daemon = True
 
     def close(*_: object) -> None:
-        if interrupted.is_set() or terminal.is_gone():
+        if interrupted.is_set() or terminal.is_closed():
             end()
         interrupted.set()
         last.start()

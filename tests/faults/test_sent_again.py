@@ -12,7 +12,7 @@ from bwtui.demo.shop import DemoTable
 from bwtui.encode.names import topic_name
 from bwtui.sandbox.sandbox import ServiceAddresses
 from bwtui.sink.dead_letter_file import DeadLetter, DeadLetterFile, DeadLetterRows
-from bwtui.sink.requeue_sql import RequeuePlan, plan
+from bwtui.sink.requeue_sql import RequeuePlan, requeue_plan
 from bwtui.state_folder import state_folder
 from tests.database import Session
 from tests.faults.administration import limit_topic, make_topic
@@ -48,7 +48,7 @@ def planned(relay: Relay) -> RequeuePlan:
     """What the screens would show for all letters of a relay."""
     file = DeadLetterFile(state_folder(relay.name) / "dead-letters.jsonl", lambda table: ("id", "part"))
     file.read()
-    return plan((letter, file.rows(letter)) for letter in file.letters)
+    return requeue_plan((letter, file.rows(letter)) for letter in file.letters)
 
 
 def topic_of(relay: Relay) -> str:
@@ -101,7 +101,7 @@ def _write(database: str, stop: threading.Event) -> None:
 
 def statement_for(table: str) -> str:
     letter = DeadLetter(0, 0, 0.0, f"public.{table}", table, "insert", "0/1", 1, 1, "", "", (("id", "1"),))
-    [statement] = plan([(letter, DeadLetterRows(None, {"id": "1"}))]).statements
+    [statement] = requeue_plan([(letter, DeadLetterRows(None, {"id": "1"}))]).statements
     return statement
 
 

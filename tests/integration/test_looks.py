@@ -42,7 +42,7 @@ from bwtui.sandbox.sandbox import ServiceAddresses
 from bwtui.settings import RelaySettings
 from bwtui.source import retention
 from bwtui.source.connection import connect
-from bwtui.source.retention import look_at
+from bwtui.source.retention import read_slots
 from tests.database import Session, session
 from tests.fresh_topic import create_topic
 from tests.secure_services import USER, Authority, secure_kafka
@@ -69,7 +69,7 @@ def test_every_slot_of_the_server_is_seen(database: str, source: Session) -> Non
         # Of another database too: its slots keep the same WAL.
         other = database.rpartition("/")[0] + "/postgres"
         with closing(connect(other)) as connection:
-            found = {slot.name: slot for slot in look_at(connection).slots}
+            found = {slot.name: slot for slot in read_slots(connection).slots}
         logical, physical = (found[name] for name in names)
         own = source.value("select current_database()")
         assert (logical.type, logical.plugin, logical.database) == ("logical", "pgoutput", own)
@@ -91,7 +91,7 @@ def test_a_transaction_that_holds_back_is_named(database: str, source: Session, 
         reader.run("begin isolation level repeatable read")
         reader.run("select from t")
         pids = [one.value("select 'pid ' || pg_backend_pid()") for one in (writer, reader)]
-        found = {holder.name: holder for holder in look_at(connection).holders}
+        found = {holder.name: holder for holder in read_slots(connection).holders}
         writes, reads = (found[pid] for pid in pids)
         assert (writes.writes, writes.state) == (True, "idle in transaction")
         assert writes.since is not None
@@ -113,14 +113,14 @@ def test_a_role_without_rights_gets_what_there_is_and_one_sentence(
             writer.run("begin")
             writer.run("insert into t values (1)")
             pid = writer.value("select 'pid ' || pg_backend_pid()")
-            look = look_at(weak)
+            look = read_slots(weak)
             holder = next(holder for holder in look.holders if holder.name == pid)
             # That it writes is told to everybody, since when is not.
             assert (holder.writes, holder.since, holder.state) == (True, None, "")
             assert look.failure == ""
             assert [note.endswith(f'GRANT pg_read_all_stats TO "{role}";') for note in look.notes] == [True]
             source.run(f"grant pg_read_all_stats to {role}")
-            look = look_at(weak)
+            look = read_slots(weak)
             assert look.notes == ()
             assert next(holder for holder in look.holders if holder.name == pid).since is not None
     finally:

@@ -324,7 +324,7 @@ def test_statements_of_a_server_that_writes_too_little_wal() -> None:
 
 def test_psql_would_take_it() -> None:
     """What is printed is whole statements, whatever is in their names."""
-    from bwtui.source.sql_hints import printed
+    from bwtui.source.sql_hints import format_sql
 
-    told = printed('drop publication "a; b"', "select 'x;''\n'")
+    told = format_sql('drop publication "a; b"', "select 'x;''\n'")
     assert told == "BEGIN; drop publication \"a; b\"; select U&'x;''\\000A'; COMMIT;"

@@ -23,7 +23,7 @@ from bwtui.cli.output.headless import StatusReporter
 from bwtui.cli.output.table import columns
 from bwtui.cli.status import _as_table, _in_full
 from bwtui.errors import BwtuiError
-from bwtui.escaping import is_plain, json_text, shortened, shown, shown_json, shown_lines
+from bwtui.escaping import escape, escape_json, escape_lines, is_plain, json_text, shorten
 from bwtui.model.status import ErrorEntry, Status, TableStatus
 from bwtui.packages.setup_progress import PlainSetupProgress
 from bwtui.relay.process.log import _MaskingFormatter
@@ -99,9 +99,9 @@ def a_status(text: str) -> Status:
 
 #: Every way out, and what is written there of a text.
 WAYS: dict[str, Callable[[str], str]] = {
-    "shown": shown,
-    "shown lines": shown_lines,
-    "shortened": lambda text: shortened(text, 20),
+    "shown": escape,
+    "shown lines": escape_lines,
+    "shortened": lambda text: shorten(text, 20),
     "say": lambda text: written(lambda: console.say(text)),
     "say on stderr": lambda text: written(lambda: console.say(text, err=True)),
     "say JSON": lambda text: written(lambda: console.say_json({text: [text]})),
@@ -123,8 +123,8 @@ WAYS: dict[str, Callable[[str], str]] = {
     "a status as JSON": lambda text: written(lambda: console.say_json(a_status(text).to_json())),
     "what a relay tells": lambda text: written(lambda: StatusReporter().emit_last(a_status(text))),
     "progress": lambda text: written(lambda: PlainSetupProgress().note(text)),
-    "an export": lambda text: on_terminal(text, shown_lines),
-    "an export as JSON": lambda text: on_terminal(json.dumps(text, ensure_ascii=False), shown_json),
+    "an export": lambda text: on_terminal(text, escape_lines),
+    "an export as JSON": lambda text: on_terminal(json.dumps(text, ensure_ascii=False), escape_json),
 }
 
 
@@ -142,10 +142,10 @@ def test_no_way_out_lets_it_through(way: str) -> None:
 @given(any_text())
 @example(ALL)
 def test_it_is_the_same_twice_and_loses_nothing(text: str) -> None:
-    once = shown(text)
-    assert shown(once) == once
+    once = escape(text)
+    assert escape(once) == once
     assert "\n" not in once
-    assert harm(shown_lines(text)) == []
+    assert harm(escape_lines(text)) == []
     if is_plain(text):
         assert once == text
 
@@ -156,20 +156,20 @@ def test_json_means_the_same(text: str) -> None:
     # Two surrogates that make a pair are one character in JSON.
     text = text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
     assert json.loads(json_text({text: text})) == {text: text}
-    assert json.loads(shown_json(json.dumps([text], ensure_ascii=False))) == [text]
+    assert json.loads(escape_json(json.dumps([text], ensure_ascii=False))) == [text]
 
 
 @given(any_text())
 def test_what_a_program_reads_is_exact(text: str) -> None:
     text = text.encode("utf-8", "ignore").decode()
-    assert written(lambda: console.exact(text)) == f"{text}\n"
+    assert written(lambda: console.say_verbatim(text)) == f"{text}\n"
 
 
 @pytest.mark.parametrize(
     "text", ["é", "Ж", "日本語", "ไทย", "😀", "❤️", "a\u0301", "\xa0", "\u3000", "ß", "ﷺ"]
 )
 def test_what_can_be_read_stays(text: str) -> None:
-    assert shown(text) == text
+    assert escape(text) == text
 
 
 def test_a_finding_shows_the_beginning_of_a_large_value() -> None:
@@ -182,7 +182,7 @@ def test_a_finding_shows_the_beginning_of_a_large_value() -> None:
 def test_ten_megabytes_take_no_time() -> None:
     for text in ("x" * 10_000_000, "\x1b" * 10_000_000, "日" * 10_000_000):
         began = time.process_time()
-        assert len(shortened(text, 100)) <= 400
+        assert len(shorten(text, 100)) <= 400
         assert time.process_time() - began < 0.1
-        assert len(shown(text)) >= len(text)
+        assert len(escape(text)) >= len(text)
         assert time.process_time() - began < 5

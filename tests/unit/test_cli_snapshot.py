@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from bwtui.cli.main import cli
 from bwtui.errors import ConnectionFailed
 from bwtui.model.backfill import BackfillRequest, BackfillStatus
-from bwtui.model.backfill_texts import share, told
+from bwtui.model.backfill_texts import progress_text, share
 from bwtui.model.sql import split_qualified
 from bwtui.model.status import Status
 from bwtui.relay.backfill.chunk_snapshot import ChunkSnapshot
@@ -170,7 +170,7 @@ def test_ctrl_c_leaves_the_relay_at_it(engine: DoubleEngine, monkeypatch: pytest
     ],
 )
 def test_how_far_it_is_in_words(status: BackfillStatus, words: str) -> None:
-    assert told(status, 10.0).startswith(words)
+    assert progress_text(status, 10.0).startswith(words)
 
 
 def test_an_empty_table_is_done() -> None:

@@ -29,7 +29,7 @@ from bwtui.relay.process.control import (
 )
 from bwtui.relay.process.server import ControlServer
 from bwtui.settings import RelaySettings
-from bwtui.state_folder import LOCK_NAME, known_relays
+from bwtui.state_folder import LOCK_NAME, relay_names
 from tests.unit.relay_double import SECRET, DoubleEngine
 from tests.waiting import eventually
 
@@ -394,7 +394,7 @@ def test_running_relays_are_listed(state_home: Path) -> None:
     for name in ("one", "dead"):
         (state_home / name).mkdir(exist_ok=True)
         (state_home / name / LOCK_NAME).touch()
-    assert known_relays() == ["dead", "one"]
+    assert relay_names() == ["dead", "one"]
     assert [status.name for status in control.running_relays()] == ["one"]
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from bwtui.durable_files import write_durably, write_whole
+from bwtui.durable_files import write_atomically, write_durably
 
 
-@pytest.mark.parametrize("write", [write_durably, write_whole])
+@pytest.mark.parametrize("write", [write_durably, write_atomically])
 def test_a_disk_that_refuses_leaves_the_old_text_and_nothing_else(
     write: Callable[[Path, str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ from bwtui.errors import BwtuiError, RefusedError, UsageError
 from bwtui.file_errors import file_failed
 from bwtui.options import BY_NAME, parse, parse_pair, split_advice
 from bwtui.source.connection import connect
-from bwtui.source.sqlstate_hints import remedy_for
+from bwtui.source.sqlstate_hints import hint_for_sqlstate
 
 _PACKAGE = Path(bwtui.__file__).parent
 #: What says nothing: it would stand behind any error as well.
@@ -154,7 +154,7 @@ def test_a_value_that_is_refused_says_what_is_taken(name: str, text: str) -> Non
 
 @pytest.mark.parametrize("state", ["42501", "42601", "55006", "08006", "XX001", "P0001", "99999", None])
 def test_every_sqlstate_has_a_remedy(state: str | None) -> None:
-    assert remedy_for(state)
+    assert hint_for_sqlstate(state)
 
 
 @pytest.mark.parametrize(

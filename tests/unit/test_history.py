@@ -6,7 +6,7 @@ import pytest
 
 from bwtui.pgoutput.messages import Column, Relation
 from bwtui.source.catalog import Attribute
-from bwtui.source.column_history import identity_not_in, present_names
+from bwtui.source.column_history import missing_identity_columns, present_names
 
 INT, TEXT = 23, 25
 
@@ -99,5 +99,7 @@ def test_columns_of_the_identity_that_a_relation_lacks(
         replace(attribute, in_identity=attribute.name in marked)
         for attribute in table(*now.replace("!", "").split(), listed=True)
     ]
-    found = {attribute.name: had for attribute, had in identity_not_in(relation(*then.split()), present)}
+    found = {
+        attribute.name: had for attribute, had in missing_identity_columns(relation(*then.split()), present)
+    }
     assert found == expected

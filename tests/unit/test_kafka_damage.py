@@ -7,7 +7,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from bwtui.kafka import damage as kafka_damage
-from bwtui.kafka.damage import readable_behind
+from bwtui.kafka.damage import readable_after
 from bwtui.kafka.splits import Split
 
 _HIGH = 100
@@ -41,7 +41,7 @@ class _Log:
 
 
 def _end(log: _Log, batch: int | None, *, always_told: bool = False) -> int:
-    return readable_behind(cast(Consumer, log), Split("t", 0, 0, _HIGH), 30, batch, always_told=always_told)
+    return readable_after(cast(Consumer, log), Split("t", 0, 0, _HIGH), 30, batch, always_told=always_told)
 
 
 def test_a_slow_answer_is_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:

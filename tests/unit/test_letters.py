@@ -9,7 +9,7 @@ import pytest
 from bwtui.sink import dead_letter_file as letters_module
 from bwtui.sink.dead_letter_file import DeadLetter, DeadLetterFile, DeadLetterRows
 from bwtui.sink.dead_letter_writer import ChangeIdentity, DeadLetterWriter, DroppedRow
-from bwtui.sink.requeue_sql import RequeuePlan, plan
+from bwtui.sink.requeue_sql import RequeuePlan, requeue_plan
 
 KEYS = {"public.t": ("id",), "public.two": ("a", "b")}
 
@@ -148,7 +148,7 @@ def test_without_a_right_it_is_an_error_of_the_system(file: DeadLetterFile) -> N
 
 def made(file: DeadLetterFile) -> RequeuePlan:
     file.read()
-    return plan((letter, file.rows(letter)) for letter in file.letters)
+    return requeue_plan((letter, file.rows(letter)) for letter in file.letters)
 
 
 def test_each_row_is_named_once_and_no_key_is_set_where_another_column_will_do(
@@ -209,6 +209,6 @@ def test_what_can_t_be_sent_safely_is_refused_with_its_reason(
 
 def test_a_name_with_a_dot_names_two_tables() -> None:
     letter = DeadLetter(0, 1, 0.0, "a.b.c", "t", "insert", "0/1", 1, 1, "e", "r", (("id", "1"),))
-    found = plan([(letter, DeadLetterRows(None, {"id": "1"}))])
+    found = requeue_plan([(letter, DeadLetterRows(None, {"id": "1"}))])
     assert found.statements == []
     assert next(iter(found.refused)).startswith("the name of its table or schema contains a dot")

@@ -116,12 +116,12 @@ def test_each_command_that_needs_one_says_which_and_what_installs_it(tmp_path: P
 def test_what_pyspark_itself_says_of_pandas_is_told_in_the_same_way(monkeypatch: pytest.MonkeyPatch) -> None:
     error = ImportError("[PACKAGE_NOT_INSTALLED] Pandas >= 2.2.0 must be installed")
     assert package_missing(error) is None
-    monkeypatch.setattr("bwtui.crash._is_there", lambda module: module != "pandas")
+    monkeypatch.setattr("bwtui.crash._is_installed", lambda module: module != "pandas")
     told = package_missing(error)
     assert told is not None
     assert told.message.startswith("this needs pandas, ")
     assert told.hint == f"run: {sys.executable} -m pip install 'pandas<3,>=2.2'"
-    monkeypatch.setattr("bwtui.crash._is_there", lambda module: module not in ("pandas", "pip"))
+    monkeypatch.setattr("bwtui.crash._is_installed", lambda module: module not in ("pandas", "pip"))
     told = package_missing(error)
     assert told is not None
     assert told.hint == f"run: uv pip install --python {sys.executable} 'pandas<3,>=2.2'"

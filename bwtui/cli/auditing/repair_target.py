@@ -29,7 +29,7 @@ from bwtui.settings import RelaySettings
 from bwtui.source.catalog import TableFilter
 from bwtui.source.connection import connect
 from bwtui.source.slot import slot_state
-from bwtui.state_folder import known_relays, state_folder
+from bwtui.state_folder import relay_names, state_folder
 from bwtui.verify.database import OnDifferences, verify_database
 
 #: Keys that identify a JSON object as a report about tables.
@@ -127,7 +127,7 @@ def refuse_ours(target: RepairTarget, topics: Collection[str]) -> None:
             raise _ours(status.name, f"reads slot {slot}")
         if sent and partitions(client_config(settings_of(status.name)))[0] == target.cluster:
             raise _ours(status.name, f"sends to topic {sent[0]}")
-    for name in sorted({*silent, *filter(is_held, known_relays())} - answered):
+    for name in sorted({*silent, *filter(is_held, relay_names())} - answered):
         if name == slot or _has_read(name, slot, target.source):
             raise _ours(name, "does not answer")
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bwtui.cli.output.table import columns
-from bwtui.escaping import shortened
+from bwtui.escaping import shorten
 
 if TYPE_CHECKING:
     from bwtui.relay.dead_letters.letter_state import DeadLetterState
@@ -29,9 +29,9 @@ def _cells(letter: "DeadLetter", how: "DeadLetterState", *, values: bool) -> tup
         moment(letter.time),
         letter.table,
         letter.operation,
-        shortened(key_text(letter.key, values=values), _KEY),
+        shorten(key_text(letter.key, values=values), _KEY),
         how.state,
-        shortened(letter.error, _REASON),
+        shorten(letter.error, _REASON),
     )
 
 
@@ -77,6 +77,6 @@ def row_lines(title: str, row: "Row | None", *, values: bool) -> list[str]:
     width = min(max(map(len, row), default=0), 24)
     lines = ["", title]
     for name, value in row.items():
-        text = MASK if not values else "NULL" if value is None else shortened(value, _VALUE)
+        text = MASK if not values else "NULL" if value is None else shorten(value, _VALUE)
         lines.append(f"  {name:<{width}}  {text}")
     return lines

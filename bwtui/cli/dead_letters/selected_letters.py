@@ -183,10 +183,10 @@ def _relay(named: str | None, *, or_none: bool) -> str:
     """Return the selected relay; if none runs, the only one that has letters."""
     from bwtui.relay.process.control import RelayUnresponsive
     from bwtui.sink.dead_letter_writer import DeadLetterWriter
-    from bwtui.state_folder import known_relays, state_folder
+    from bwtui.state_folder import relay_names, state_folder
 
     if named is not None:
-        if named not in known_relays():
+        if named not in relay_names():
             status_of(named)
         return named
     try:
@@ -194,7 +194,7 @@ def _relay(named: str | None, *, or_none: bool) -> str:
     except RelayUnresponsive:
         raise
     except ConnectionFailed:
-        having = [name for name in known_relays() if DeadLetterWriter(state_folder(name)).path.exists()]
+        having = [name for name in relay_names() if DeadLetterWriter(state_folder(name)).path.exists()]
         if not having and not or_none:
             raise
     if len(having) > 1:

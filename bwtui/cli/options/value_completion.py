@@ -38,7 +38,7 @@ def relays(context: click.Context, _: click.Parameter, incomplete: str) -> list[
     Their locks show whether they run: a request to one that hangs would block the shell.
     """
     from bwtui.relay.process.lock import is_held
-    from bwtui.state_folder import known_relays
+    from bwtui.state_folder import relay_names
 
-    names = (name for name in known_relays() if name.startswith(incomplete))
+    names = (name for name in relay_names() if name.startswith(incomplete))
     return [CompletionItem(name) for name in names if context.info_name == "status" or is_held(name)]

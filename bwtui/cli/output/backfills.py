@@ -7,7 +7,7 @@ from bwtui.cli.output.table import columns
 from bwtui.console import say
 from bwtui.errors import BwtuiError, ConnectionFailed, DifferencesFound, Interrupted, RefusedError
 from bwtui.model.backfill import BackfillStatus
-from bwtui.model.backfill_texts import REASONS, snapshot_command, told
+from bwtui.model.backfill_texts import REASONS, progress_text, snapshot_command
 
 _POLL_SECONDS = 0.3
 #: Interval between two lines for one that makes progress (seconds).
@@ -16,7 +16,7 @@ _LINE_SECONDS = 5.0
 
 def as_table(statuses: Sequence[BackfillStatus]) -> list[str]:
     """Return a line for each, oldest first."""
-    rows = [(s.id, subject(s), s.state, told(s) if s.state != s.detail else "") for s in statuses]
+    rows = [(s.id, subject(s), s.state, progress_text(s) if s.state != s.detail else "") for s in statuses]
     return columns(("ID", "TABLE", "STATE", "PROGRESS"), rows)
 
 
@@ -68,7 +68,7 @@ class _BackfillReporter:
     def show(self, status: BackfillStatus) -> None:
         if self._quiet or status.is_over:
             return
-        now, line = time.monotonic(), f"{status.id}: {told(status)}"
+        now, line = time.monotonic(), f"{status.id}: {progress_text(status)}"
         state, at, last = self._shown.get(status.id, ("", 0.0, ""))
         if line != last and (status.state != state or now - at >= _LINE_SECONDS):
             self._shown[status.id] = status.state, now, line

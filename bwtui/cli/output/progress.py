@@ -9,7 +9,7 @@ from typing import Any, Self, TextIO, TypeVar
 import click
 
 from bwtui.console import say, say_json, terminal
-from bwtui.terminal import draws
+from bwtui.terminal import can_redraw
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -118,7 +118,7 @@ def view_of(*, as_json: bool, progress_json: bool) -> ProgressView:
     if as_json:
         return ProgressView()
     # A bar is redrawn repeatedly, which a terminal that can only print does not support.
-    return ProgressBar(sys.stderr) if draws(sys.stderr) else PlainProgress()
+    return ProgressBar(sys.stderr) if can_redraw(sys.stderr) else PlainProgress()
 
 
 def progress_json_option(command: Command) -> Command:

@@ -8,7 +8,7 @@ from bwtui.audit.terminal import headline
 from bwtui.cli.auditing.repair_target import RepairTarget
 from bwtui.cli.output.progress import ProgressView
 from bwtui.cli.output.table import columns, plural
-from bwtui.console import agreed, say
+from bwtui.console import confirm, say
 from bwtui.errors import RefusedError
 from bwtui.model.backfill_texts import snapshot_command
 from bwtui.repair.plan import TablePlan
@@ -56,7 +56,7 @@ class RepairConsole:
                 refusal = RefusedError(
                     "the heal is still due", "answer y to end it; the notes say what helps"
                 )
-            if not agreed(question):
+            if not confirm(question):
                 raise refusal
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from bwtui.audit.replay_hints import NONE_AGAIN, foreseen, mending
 from bwtui.cli.output.progress import ProgressBar, ProgressView
 from bwtui.cli.output.table import columns, size
-from bwtui.console import agreed, say
+from bwtui.console import confirm, say
 from bwtui.errors import RefusedError
 from bwtui.replay.job import MissingCounts
 from bwtui.replay.replay import ReplayObserver, ReplayOutcome, ReplayPlan
@@ -55,7 +55,7 @@ class ReplayConsole(ReplayObserver):
             raise _unasked(text)
         with self._view.out_of_the_way():
             say(f"{text}.", err=True)
-            if not agreed("Write it?"):
+            if not confirm("Write it?"):
                 hint = "answer y to write it; --dry-run only shows the plan"
                 raise RefusedError("nothing was written", hint)
 

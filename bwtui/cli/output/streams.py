@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from bwtui.errors import BwtuiError
-from bwtui.file_errors import remedy
+from bwtui.file_errors import hint_for
 
 #: The hint if stdout was already closed when the command started.
 _CLOSED = "start the command with its stdout open, or send it to /dev/null"
@@ -44,7 +44,7 @@ class _Stdout(io.FileIO):
                 self.reader_is_gone = True
             except OSError as error:
                 reason = "it is closed" if self.was_closed else error.strerror
-                hint = _CLOSED if self.was_closed else remedy(error, "the output")
+                hint = _CLOSED if self.was_closed else hint_for(error, "the output")
                 raise OutputFailed(f"the output can't be written: {reason}", hint) from error
         if self.is_the_work:
             raise StdoutClosed

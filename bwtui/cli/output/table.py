@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from bwtui.escaping import shown
+from bwtui.escaping import escape
 
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
@@ -11,7 +11,7 @@ def columns(
     head: Sequence[str], rows: Sequence[Sequence[str]], right: frozenset[int] = frozenset()
 ) -> list[str]:
     """Return rows under a head as lines, in columns as wide as their widest cell."""
-    table = [[shown(cell) for cell in row] for row in (head, *rows)]
+    table = [[escape(cell) for cell in row] for row in (head, *rows)]
     widths = [max(len(row[i]) for row in table) for i in range(len(head))]
     lines = []
     for row in table:

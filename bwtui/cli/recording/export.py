@@ -11,7 +11,7 @@ from bwtui.cli.output import streams
 from bwtui.cli.recording.selection import selection_options
 from bwtui.console import for_terminal, say
 from bwtui.errors import UsageError
-from bwtui.escaping import shown_json, shown_lines
+from bwtui.escaping import escape_json, escape_lines
 
 if TYPE_CHECKING:
     from bwtui.recording.export.exporting import Format
@@ -98,7 +98,7 @@ def run_export(
     path = None if output in (None, "-") else target_path(str(output), view.name, form)
     on_terminal = path is None and sys.stdout.isatty()
     with streams.producing(), opened(path, force=force) as file, bar("exporting", quiet=on_terminal) as done:
-        out = for_terminal(file, shown_json if form == "jsonl" else shown_lines)
+        out = for_terminal(file, escape_json if form == "jsonl" else escape_lines)
         writer = make_writer(form, view, out, chosen, create=create, lacks=lacks)
         count = write(view, chosen, writer, done)
     for note in [*lacks.notes, *writer.notes, *([] if count else [nothing(view, chosen, given)])]:

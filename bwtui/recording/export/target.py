@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from bwtui.durable_files import private, sync
+from bwtui.durable_files import open_private, sync
 from bwtui.errors import BwtuiError, UsageError
 from bwtui.file_errors import file_failed
 
@@ -49,7 +49,7 @@ def _new_file(path: Path, force: bool) -> Iterator[BinaryIO]:
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{next(_NUMBERS)}.partial")
     try:
         # Other users must not read the rows, as in the recording itself.
-        with open(temporary, "xb", opener=private) as file:
+        with open(temporary, "xb", opener=open_private) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from bwtui.errors import BwtuiError, DamagedRecording
-from bwtui.model.from_json import made_of
+from bwtui.model.from_json import from_json_object
 from bwtui.model.status import SchemaEntry
 from bwtui.pgoutput.frames import PAYLOAD_OFFSET
 from bwtui.pgoutput.messages import Relation
@@ -98,7 +98,7 @@ class SegmentContext:
             )
             self.routes[data["route"]] = self.route_of[route.relation_oid] = route
         elif block.kind == BlockKind.SCHEMA:
-            entry = made_of(SchemaEntry, statement(block, segment))
+            entry = from_json_object(SchemaEntry, statement(block, segment))
             self.schemas[entry.subject, entry.id] = entry
         elif block.kind == BlockKind.HEAD:
             self.head = head_said(block, segment)

@@ -14,7 +14,7 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, NotRequired, TypedDict, Union, cast, get_args, get_origin, get_type_hints
 
-from bwtui.model.from_json import made_of
+from bwtui.model.from_json import from_json_object
 from bwtui.model.status import ErrorEntry, SchemaEntry, Status
 from bwtui.recording.format.blocks import LAST_TIME, VERSION, BlockKind, JournalBlock, SegmentPlace, damaged
 from bwtui.recording.format.validation import LARGEST, array, identity, number, obj, sha256, text
@@ -233,7 +233,7 @@ def _route(route: dict[str, Any]) -> None:
 
 def schema_said(content: Any) -> dict[str, Any]:
     """Return the fields of a schema that this version knows. Raises ValueError or TypeError."""
-    entry = made_of(SchemaEntry, obj(content))
+    entry = from_json_object(SchemaEntry, obj(content))
     _conform(entry, SchemaEntry)
     _moment(entry.time)
     said = dataclasses.asdict(entry)
@@ -255,11 +255,11 @@ def _status(content: dict[str, Any]) -> None:
 
 def outages_said(status: dict[str, Any]) -> list[ErrorEntry]:
     """Return the outages in a recorded status: errors with their beginning, and their end once over."""
-    return [made_of(ErrorEntry, {"time": 0.0, **one}) for one in array(status.get("outages", []))]
+    return [from_json_object(ErrorEntry, {"time": 0.0, **one}) for one in array(status.get("outages", []))]
 
 
 def _error(content: dict[str, Any]) -> None:
-    entry = made_of(ErrorEntry, content)
+    entry = from_json_object(ErrorEntry, content)
     _conform(entry, ErrorEntry)
     _moment(entry.time)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bwtui.errors import DamagedRecording, StateFailed, UsageError
-from bwtui.model.from_json import made_of
+from bwtui.model.from_json import from_json_object
 from bwtui.model.status import ErrorEntry, SchemaEntry
 from bwtui.recording.change import COUNTERS, Change
 from bwtui.recording.folder import existing_segments, is_being_written
@@ -312,7 +312,7 @@ class RecordingReader:
             until = self._blocks_until(segment, position)
             outages.go_back_to(segment, until)
             here = [
-                outages.known(made_of(ErrorEntry, content))
+                outages.known(from_json_object(ErrorEntry, content))
                 for block, content in segment.json_blocks(BlockKind.ERROR, until)
             ]
             found = here + found
@@ -326,7 +326,7 @@ class RecordingReader:
             if segment.first_position > position:
                 break
             for _, content in segment.json_blocks(BlockKind.SCHEMA, self._blocks_until(segment, position)):
-                entry = made_of(SchemaEntry, content)
+                entry = from_json_object(SchemaEntry, content)
                 found.setdefault((entry.subject, entry.id), entry)
         return list(found.values())
 

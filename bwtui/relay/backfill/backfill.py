@@ -248,7 +248,7 @@ class Backfill:
                 coverage.mark_all(f"may lack {status.lacks}")
                 is_noted = not coverage.is_empty
             else:
-                is_noted = status.is_made_good(self._store.statuses())
+                is_noted = status.is_superseded(self._store.statuses())
                 is_noted = is_noted or coverage.mark(status.table, f"lacks {status.lacks}", by_hand=True)
             if is_noted:
                 self._store.note(status.id)

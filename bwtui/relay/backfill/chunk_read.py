@@ -11,7 +11,7 @@ import psycopg2
 from bwtui.errors import BwtuiError, ConnectionFailed
 from bwtui.model.number_format import duration
 from bwtui.relay.backfill.sent_transactions import SentTransactions
-from bwtui.source.chunks.chunk_reader import Chunk, ChunkRequest, inserted_lsn, read_chunk, told_apart
+from bwtui.source.chunks.chunk_reader import Chunk, ChunkRequest, inserted_lsn, read_chunk, with_real_name
 from bwtui.source.chunks.visibility import idle_in_transaction, in_progress, still_writing, writers
 from bwtui.source.connection import Connection, execute
 from bwtui.source.failover.stream_server import StreamServer

@@ -30,7 +30,7 @@ from bwtui.relay.slot_checkpoint import memories
 from bwtui.settings import RelaySettings
 from bwtui.source.chunks.chunk_reader import KeyChanged, TableNotPublished, TableWithoutKey
 from bwtui.source.sql_hints import exclude_option
-from bwtui.state_folder import known_relays, state_folder
+from bwtui.state_folder import relay_names, state_folder
 
 #: System identifier, database and slot.
 Identity = tuple[str, str, str]
@@ -289,7 +289,7 @@ def unfinished(identity: Identity, relay: str) -> Mapping[str, Sequence[str]]:
     """
     by_relay: dict[str, list[str]] = {}
     reached = {name: last.confirmed_lsn for name, last in memories(*identity).items()}
-    for name in known_relays():
+    for name in relay_names():
         with contextlib.suppress(BwtuiError):
             remembered = _read(chunk_snapshot_path(state_folder(name), identity))
             if remembered is None:

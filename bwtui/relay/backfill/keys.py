@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from bwtui.durable_files import private, private_parent
+from bwtui.durable_files import open_private, private_parent
 from bwtui.errors import StateFailed
 from bwtui.file_errors import file_failed
 
@@ -29,7 +29,7 @@ def write_keys(path: Path, keys: Iterable[Key]) -> int:
     count = 0
     try:
         private_parent(path)
-        with open(path, "w", encoding="utf-8", opener=private) as file:
+        with open(path, "w", encoding="utf-8", opener=open_private) as file:
             for key in keys:
                 file.write(_line(key))
                 count += 1

@@ -7,7 +7,7 @@ from bwtui.errors import ConnectionFailed
 from bwtui.relay.backfill.chunk_snapshot import unfinished_task_ids
 from bwtui.relay.backfill.store import FOLDER, BackfillStore
 from bwtui.relay.process.lock import RelayLock
-from bwtui.state_folder import known_relays, state_folder
+from bwtui.state_folder import relay_names, state_folder
 
 
 @contextlib.contextmanager
@@ -16,7 +16,7 @@ def kept(name: str, error: ConnectionFailed) -> Iterator[BackfillStore]:
 
     Raises ``error`` if there is no such relay, and RefusedError if it is starting.
     """
-    if name not in known_relays():
+    if name not in relay_names():
         raise error
     lock = RelayLock.acquire(name)
     try:

@@ -36,13 +36,13 @@ from bwtui.settings import RelaySettings
 from bwtui.source.catalog import TableFilter
 from bwtui.source.connection import Connection, query
 from bwtui.source.slot import CURRENT_LSN
-from bwtui.source.sql_hints import printed
+from bwtui.source.sql_hints import format_sql
 from bwtui.source.table_facts import (
     OPERATIONS,
     Facts,
     LeafPartition,
     TableFacts,
-    had_rows,
+    may_have_had_rows,
     moved_tables,
     read_facts,
 )
@@ -404,7 +404,7 @@ class CoverageLedger(Coverage):
             if (before := (self._facts or {}).get(name)) is not None and before.oid == now.oid
             for oid, leaf in now.leaves.items()
             if oid not in before.leaves
-            and had_rows(
+            and may_have_had_rows(
                 connection, leaf, [link for one in before.leaves.values() for link in one.attached.split()]
             )
         ]
@@ -606,15 +606,15 @@ class CoverageLedger(Coverage):
     def _statement(self, table: TableFacts, statement: str) -> str:
         """Return the statement that closes a gap."""
         if statement:
-            return printed(statement)
+            return format_sql(statement)
         former = (self._facts or {}).get(table.name)
         if former is not None and former.columns and not table.columns:
             # Without its key the application could not update the table in the publication.
             columns = ", ".join(map(quote_identifier, former.columns))
-            return printed(f"ALTER TABLE {table.quoted} ADD PRIMARY KEY ({columns})")
+            return format_sql(f"ALTER TABLE {table.quoted} ADD PRIMARY KEY ({columns})")
         names = former.publications if former is not None else {}
         name = next(iter(names), self._settings.publication_name)
-        return printed(f"ALTER PUBLICATION {quote_identifier(name)} ADD TABLE {table.quoted}")
+        return format_sql(f"ALTER PUBLICATION {quote_identifier(name)} ADD TABLE {table.quoted}")
 
     def given_up(self, tables: Iterable[str], command: str) -> None:
         """Record that comparing does not prove ``tables``, and the command that helps. Raises StateFailed."""

@@ -19,9 +19,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from bwtui.durable_files import private, private_parent, sync
+from bwtui.durable_files import open_private, private_parent, sync
 from bwtui.file_errors import file_failed
-from bwtui.model.from_json import made_of
+from bwtui.model.from_json import from_json_object
 from bwtui.state_folder import state_folder
 
 #: retry: the rows were requested; sent: the relay has sent the row in its current state; refused: the row was
@@ -96,7 +96,7 @@ class DeadLetterActionLog:
         try:
             private_parent(self.path)
             is_new = not self.path.exists()
-            with open(self.path, "ab+", opener=private) as file:
+            with open(self.path, "ab+", opener=open_private) as file:
                 fcntl.flock(file, fcntl.LOCK_EX)
                 if file.tell() and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
                     # Terminate the line that a crash has torn.
@@ -113,7 +113,7 @@ class DeadLetterActionLog:
 def _note(line: bytes) -> DeadLetterAction | None:
     try:
         found: Any = json.loads(line)
-        note: DeadLetterAction = made_of(DeadLetterAction, found)
+        note: DeadLetterAction = from_json_object(DeadLetterAction, found)
     except (ValueError, TypeError, AttributeError, RecursionError):
         return None
     texts = (*note.letters, *note.new, note.by, note.task, note.text)

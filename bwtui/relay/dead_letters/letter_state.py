@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bwtui.model.backfill import BackfillStatus
-from bwtui.model.backfill_texts import told
+from bwtui.model.backfill_texts import progress_text
 from bwtui.relay.dead_letters.action_log import DeadLetterAction, What
 from bwtui.sink.dead_letter_file import DeadLetter, DeadLetterFile, keys_of
 

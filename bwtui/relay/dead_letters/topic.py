@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from bwtui.durable_files import private
+from bwtui.durable_files import open_private
 from bwtui.errors import ConnectionFailed
 from bwtui.kafka.client import Config
 from bwtui.kafka.dead_letter_topic import DeadLetterTopicReader
@@ -20,7 +20,7 @@ def spooled(config: Config, topic: str) -> Iterator[tuple[Path, DeadLetterTopic]
     """
     with scratch("bwtui-letters-") as folder:
         path = folder / "dead-letters.jsonl"
-        with open(path, "wb", opener=private) as file:
+        with open(path, "wb", opener=open_private) as file:
 
             def keep(value: bytes) -> None:
                 # Line breaks between the tokens of a JSON text have no meaning, and JSON strings contain

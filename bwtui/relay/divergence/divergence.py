@@ -15,7 +15,7 @@ from typing import Any
 from bwtui.durable_files import private_parent, write_durably
 from bwtui.errors import StateFailed
 from bwtui.file_errors import file_failed
-from bwtui.model.from_json import made_of
+from bwtui.model.from_json import from_json_object
 from bwtui.model.lsn import format_lsn
 
 _FOLDER = "diverged"
@@ -66,7 +66,7 @@ class Divergences:
         found = []
         for path in sorted(self._folder.glob("*.json")):
             try:
-                one: Divergence = made_of(Divergence, json.loads(path.read_text(encoding="utf-8")))
+                one: Divergence = from_json_object(Divergence, json.loads(path.read_text(encoding="utf-8")))
             except (OSError, ValueError, TypeError) as error:
                 raise StateFailed(f"{path} can't be read", "remove it, and run 'bwtui repair'") from error
             if one.slot == self._slot and not one.is_named:

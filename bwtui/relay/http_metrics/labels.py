@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from bwtui.escaping import is_plain, shown
+from bwtui.escaping import escape, is_plain
 
 #: The metric's name, the values of its labels, and its value.
 Sample = tuple[str, tuple[str, ...], float]
@@ -13,7 +13,7 @@ def label(text: str) -> str:
 
     Different texts stay different: a backslash is doubled.
     """
-    return text if is_plain(text) and "\\" not in text else shown(text.replace("\\", r"\\"))
+    return text if is_plain(text) and "\\" not in text else escape(text.replace("\\", r"\\"))
 
 
 def known(name: str, value: float | None, *labels: str) -> Iterator[Sample]:

@@ -41,7 +41,7 @@ from bwtui.model.status import ChangeSample, SchemaEntry, Status
 from bwtui.model.verdict import suspended
 from bwtui.relay.process import last_status
 from bwtui.settings import RelaySettings
-from bwtui.state_folder import known_relays, state_folder
+from bwtui.state_folder import relay_names, state_folder
 
 LINE_LIMIT = 64 * 1024 * 1024
 #: The engine's answer to a request that its version does not support.
@@ -116,7 +116,7 @@ def running_relays(timeout: float = 2.0, silent: list[str] | None = None) -> lis
     The names of relays that run and do not answer within ``timeout`` seconds are added to ``silent``.
     """
     running = []
-    for name in known_relays():
+    for name in relay_names():
         try:
             running.append(Status.from_json(request(name, {"request": "status"}, timeout)))
         except RelayUnresponsive:

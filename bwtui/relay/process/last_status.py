@@ -5,7 +5,7 @@ import json
 import time
 from dataclasses import dataclass, replace
 
-from bwtui.durable_files import write_whole
+from bwtui.durable_files import write_atomically
 from bwtui.errors import BwtuiError, Interrupted
 from bwtui.model.gaps import with_gaps
 from bwtui.model.lsn import format_lsn
@@ -14,7 +14,7 @@ from bwtui.model.status import ErrorEntry, State, Status
 from bwtui.model.verdict import ended, killed
 from bwtui.relay.process import outcome
 from bwtui.relay.process.log import log_path
-from bwtui.state_folder import known_relays, ledger_path, state_folder
+from bwtui.state_folder import ledger_path, relay_names, state_folder
 
 #: Minimum seconds between two writes.
 EVERY = 5.0
@@ -34,7 +34,7 @@ class LastStatus:
             return
         self._due = time.monotonic() + EVERY
         with contextlib.suppress(OSError):
-            write_whole(state_folder(self.name) / _FILE_NAME, json.dumps(status.to_json()))
+            write_atomically(state_folder(self.name) / _FILE_NAME, json.dumps(status.to_json()))
 
     def forget(self) -> None:
         """Remove the file: a new run begins, or the outcome is stored and nothing writes the file again."""
@@ -140,5 +140,5 @@ def describe(status: Status) -> str:
 
 def newest() -> Status | None:
     """Return the status of the run that was killed last, whatever its relay's name."""
-    killed = filter(None, (read(name) for name in known_relays() if outcome.read(name) is None))
+    killed = filter(None, (read(name) for name in relay_names() if outcome.read(name) is None))
     return max(killed, key=lambda status: status.time, default=None)

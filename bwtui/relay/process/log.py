@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
 
-from bwtui.escaping import json_text, shown, shown_lines
+from bwtui.escaping import escape, escape_lines, json_text
 from bwtui.masking import mask_connection
 from bwtui.model.events import OTHERS, event
 from bwtui.settings import LogFormat
@@ -36,10 +36,10 @@ class _MaskingFormatter(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         # Passwords first: an escape before a password's name could make the name part of a longer word.
-        return shown(mask_connection(super().formatMessage(record)))
+        return escape(mask_connection(super().formatMessage(record)))
 
     def formatException(self, ei: Any) -> str:
-        return shown_lines(mask_connection(super().formatException(ei)))
+        return escape_lines(mask_connection(super().formatException(ei)))
 
 
 class JsonLogFormatter(logging.Formatter):

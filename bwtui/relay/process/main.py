@@ -32,7 +32,7 @@ from bwtui.relay.process.outcome import RunOutcome
 from bwtui.relay.process.server import ControlServer, StatusSource
 from bwtui.relay.process.systemd_notifier import SystemdNotifier
 from bwtui.settings import RelaySettings
-from bwtui.signals.signal_thread import heard
+from bwtui.signals.signal_thread import handled_in_thread
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: Maximum time that the reader of our output may take to read the last status.
@@ -168,7 +168,7 @@ def _stop_on_signal(engine: RunnableEngine, received: list[int]) -> Iterator[Non
 
     before = {number: signal.signal(number, _ignore) for number in _SIGNALS}
     try:
-        with heard(on_signal):
+        with handled_in_thread(on_signal):
             yield
     finally:
         for number, handler in before.items():
@@ -176,7 +176,7 @@ def _stop_on_signal(engine: RunnableEngine, received: list[int]) -> Iterator[Non
 
 
 def _ignore(number: int, frame: object) -> None:
-    """Replace the default action; the thread of `heard` handles the signal."""
+    """Replace the default action; the thread of `handled_in_thread` handles the signal."""
 
 
 class _StatusReporter:

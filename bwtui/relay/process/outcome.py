@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bwtui import errors
-from bwtui.durable_files import private, write_whole
+from bwtui.durable_files import open_private, write_atomically
 from bwtui.model.status import Status
 from bwtui.state_folder import state_folder
 
@@ -63,7 +63,7 @@ def write(name: str, outcome: RunOutcome) -> bool:
     """
     folder = state_folder(name)
     try:
-        write_whole(folder / _FILE_NAME, _text(outcome))
+        write_atomically(folder / _FILE_NAME, _text(outcome))
     except OSError:
         if not _is_put_into_room(dataclasses.replace(outcome, status=None), folder):
             raise
@@ -109,5 +109,5 @@ def clear(name: str) -> None:
     """Remove the last run's outcome, because a new run begins, and reserve disk space for its own."""
     folder = state_folder(name)
     (folder / _FILE_NAME).unlink(missing_ok=True)
-    with contextlib.suppress(OSError), open(folder / _ROOM_NAME, "wb", opener=private) as room:
+    with contextlib.suppress(OSError), open(folder / _ROOM_NAME, "wb", opener=open_private) as room:
         room.write(b" " * _ROOM_BYTES)

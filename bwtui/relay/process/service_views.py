@@ -23,7 +23,7 @@ from bwtui.relay.samples import Samples
 from bwtui.settings import RelaySettings
 from bwtui.sink.destination import ConsumerFinder
 from bwtui.source.connection import Connection
-from bwtui.source.retention import look_at
+from bwtui.source.retention import read_slots
 
 
 class ServiceViews:
@@ -75,7 +75,7 @@ class ServiceViews:
         """
         if self._slots_attention.is_due(self._slots_looked, 0.0):
             self._slots_looked = time.monotonic()
-            self._slots = look_at(connection)
+            self._slots = read_slots(connection)
 
     def _look_at_letters(self, about: Sequence[str]) -> DeadLetterTopic:
         look, reader = self._letters.latest(), self._letter_reader
@@ -91,7 +91,7 @@ class ServiceViews:
 
 
 def _topics(settings: RelaySettings, report: RunState) -> set[str]:
-    apart = set(settings.topics_apart.values())
+    apart = set(settings.side_topics.values())
     return {counters.topic for counters in report.tables.values()} | apart
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from bwtui.console import say
-from bwtui.escaping import shortened, shown
+from bwtui.escaping import escape, shorten
 from bwtui.masking import mask_connection
 from bwtui.model.events import event
 from bwtui.model.gaps import key_of
@@ -214,4 +214,4 @@ def _status_text(status: Status) -> str:
 def _line(text: str) -> str:
     """Return ``text`` as the value of one line: text from services must not begin another line."""
     # Escape before cutting: an escape has up to ten characters.
-    return shortened(shown(mask_connection(text)), _STATUS_CHARACTERS)
+    return shorten(escape(mask_connection(text)), _STATUS_CHARACTERS)

@@ -11,7 +11,7 @@ from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
-from bwtui.durable_files import write_whole
+from bwtui.durable_files import write_atomically
 from bwtui.types.registry import TypeInfo
 
 
@@ -76,7 +76,7 @@ class CatalogCache:
         text = json.dumps({"identity": self._identity, "types": types, **tables})
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_whole(self._path, text)
+            write_atomically(self._path, text)
         except OSError:
             # The slot checkpoint is in the same folder, and its own error ends the relay with a clear
             # message.

@@ -115,7 +115,7 @@ class NewTables:
         history: PublicationHistory,
     ) -> tuple[str, str] | None:
         name = self._settings.publication_name
-        to = publication.place_of(name, table, allow_unkeyed=self._settings.allow_unkeyed)
+        to = publication.publication_for(name, table, allow_unkeyed=self._settings.allow_unkeyed)
         to = to if self._filter(table) else ""
         may_block = table.partitioned or (found is not None and found.in_first)
         is_blocked = may_block and publication.lacks_identity(table)

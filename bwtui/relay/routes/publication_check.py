@@ -1,7 +1,7 @@
 """Check in each session that the slot's publications exist, and that they publish the same operations.
 
 This does not detect a publication that was missing in between. For changes of that time PostgreSQL itself
-reports an error when it decodes them, see `bwtui.source.raw.stream.leaves_out`.
+reports an error when it decodes them, see `bwtui.source.raw.stream.changes_skipped`.
 """
 
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from bwtui.relay.run_state import RunState
 from bwtui.relay.slot_checkpoint import SlotCheckpointStore
 from bwtui.source.publication import create_statements, unkeyed_name
 from bwtui.source.raw.session import execute_raw
-from bwtui.source.sql_hints import printed
+from bwtui.source.sql_hints import format_sql
 
 _OPERATIONS = ("inserts", "updates", "deletes", "truncates")
 
@@ -72,7 +72,7 @@ class PublicationCheck:
 
     def _made(self, name: str) -> str:
         keyed, unkeyed = create_statements(self._family[0], ())
-        return printed(unkeyed if name == self._family[1] else keyed)
+        return format_sql(unkeyed if name == self._family[1] else keyed)
 
     def _report_changes(self, name: str, before: PublicationState, now: PublicationState) -> None:
         if before.oid != now.oid:

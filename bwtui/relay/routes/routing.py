@@ -29,7 +29,7 @@ from bwtui.settings import RelaySettings
 from bwtui.sink.destination import Limits, SinkService, TopicLimits
 from bwtui.source import replica_identity
 from bwtui.source.catalog import TableFilter, TableInfo, attributes, load_types
-from bwtui.source.column_history import identity_then, primary_key_then
+from bwtui.source.column_history import former_identity, former_primary_key
 from bwtui.source.connection import holds_any_bytes
 from bwtui.types.registry import TypeInfo, is_built_in
 
@@ -293,7 +293,7 @@ class Router:
         if relation.replica_identity == "f":
             # Under FULL the RELATION marks every column, so the primary key must come from the catalog.
             now = self._patience.look(partial(attributes, oid=oid))
-            key = primary_key_then(relation, now) if now else None
+            key = former_primary_key(relation, now) if now else None
             if key is None:
                 # The table was dropped, or its key was renamed beyond recognition, after the rows that follow
                 # now.
@@ -304,7 +304,7 @@ class Router:
             # Rows that were inserted before the table got its key, perhaps in the transaction that created
             # both.
             now = self._patience.look(partial(attributes, oid=oid))
-            if marked := identity_then(relation, now) or ():
+            if marked := former_identity(relation, now) or ():
                 self._coverage.mark(draft.name, "got its key after rows were written")
         self._catalog_memory.remember_key(oid, marked)
         return marked
@@ -336,7 +336,7 @@ def name_topics(settings: RelaySettings, report: RunState, tables: Sequence[Tabl
 
 def refuse_shared(settings: RelaySettings, topic: str, table: str) -> None:
     """Raise RefusedError if messages of an option would go into ``topic``, among the rows of ``table``."""
-    for option, chosen in settings.topics_apart.items():
+    for option, chosen in settings.side_topics.items():
         if chosen == topic:
             raise RefusedError(
                 f"--{option} {topic} is the topic of table {table}", "choose a topic that no table uses"

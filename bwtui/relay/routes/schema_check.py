@@ -16,7 +16,7 @@ from bwtui.relay.routes.routing import claim_records, refuse_shared, topics_coll
 from bwtui.settings import RelaySettings
 from bwtui.source import publication, replica_identity
 from bwtui.source.catalog import TableFilter, TableInfo, attributes, list_tables, load_relation, load_types
-from bwtui.source.column_history import primary_key_then
+from bwtui.source.column_history import former_primary_key
 from bwtui.source.connection import Connection, holds_any_bytes, statement_failed
 from bwtui.source.ddl.trial import after_script
 from bwtui.source.preflight import selected_tables
@@ -107,7 +107,7 @@ def _encoder(connection: Connection, settings: RelaySettings, relation: Relation
         raise replica_identity.refusal(connection, settings, relation.oid, relation.qualified_name, missing)
     keys: Sequence[str] | None = [column.name for column in relation.columns if column.is_key]
     if relation.replica_identity == "f":
-        keys = primary_key_then(relation, attributes(connection, relation.oid))
+        keys = former_primary_key(relation, attributes(connection, relation.oid))
     if not keys and not settings.allow_unkeyed:
         raise replica_identity.unkeyed_refusal(connection, [relation])
     types = load_types(connection, [column.type_oid for column in relation.columns])

@@ -30,9 +30,9 @@ from bwtui.source.snapshot import (
     TablesChanged,
     check_unchanged,
     import_snapshot,
-    known_tables,
     load_tables,
     lock_tables,
+    tables_at_export,
 )
 from bwtui.source.table_facts import read_facts
 
@@ -209,7 +209,7 @@ class InitialSetup:
         with account.during("locks"):
             lock_tables(importer, tables, account.answered)
         oids = {table.oid for table in (*before, *tables)}
-        oids.update(known_tables(importer, present, published))
+        oids.update(tables_at_export(importer, present, published))
         check_unchanged(importer, present, publications, sorted(oids))
         self._joined.begin(importer, publications, tables)
         return load_tables(importer, tables, published, account.answered)

@@ -23,7 +23,7 @@ from bwtui.source.key_columns import KeyColumn, greater, key_of, last_key
 from bwtui.source.publication import PublishedTable, published_tables, table_clause
 from bwtui.source.slot import CURRENT_LSN
 from bwtui.source.snapshot import SnapshotTable, TablesChanged, copy_out, copy_refused, lock_tables
-from bwtui.source.sql_hints import printed
+from bwtui.source.sql_hints import format_sql
 
 #: Maximum attempts at a table that is altered right after the snapshot was taken.
 _TRIES = 5
@@ -85,7 +85,7 @@ def read_chunk(connection: Connection, asked: ChunkRequest, wait: Callable[[Conn
     be read or is not published, ConnectionFailed, and whatever ``wait`` raises.
     """
     try:
-        asked = told_apart(connection, asked)
+        asked = with_real_name(connection, asked)
         for _ in range(_TRIES):
             table = _find(connection, asked)
             published = _published(connection, asked, table)
@@ -119,7 +119,7 @@ def read_chunk(connection: Connection, asked: ChunkRequest, wait: Callable[[Conn
     )
 
 
-def told_apart(connection: Connection, asked: ChunkRequest) -> ChunkRequest:
+def with_real_name(connection: Connection, asked: ChunkRequest) -> ChunkRequest:
     """Return ``asked`` with the table's real schema and name, since either may contain dots.
 
     Raises psycopg2.Error, and RefusedError if several tables match.
@@ -148,12 +148,12 @@ def _published(connection: Connection, asked: ChunkRequest, table: TableInfo) ->
     if not (table.has_key or asked.unkeyed):
         # It left the publication when it lost its key. Adding it would make PostgreSQL reject its UPDATE and
         # DELETE.
-        raise _unkeyed(asked.qualified_name)
+        raise _without_key(asked.qualified_name)
     add = f"ALTER PUBLICATION {quote_identifier(asked.publications[0])} ADD TABLE "
     add += f"{quote_identifier(asked.namespace)}.{quote_identifier(asked.name)}"
     raise TableNotPublished(
         f"no publication of the relay contains table {asked.qualified_name}",
-        f"add it first: {printed(add)}",
+        f"add it first: {format_sql(add)}",
     )
 
 
@@ -181,10 +181,10 @@ def _read(connection: Connection, asked: ChunkRequest, published: PublishedTable
     last: tuple[str, ...] | None = None
     try:
         if asked.keys is not None:
-            if not lines.take(connection, _of_keys(source, key, conditions, asked.keys)):
+            if not lines.take(connection, _rows_of_keys(source, key, conditions, asked.keys)):
                 raise ChunkTooLarge(asked.qualified_name)
         elif key:
-            is_cut = not lines.take(connection, _behind(source, key, conditions, asked))
+            is_cut = not lines.take(connection, _rows_after(source, key, conditions, asked))
             last = last_key(relation, key, lines.lines) if is_cut or len(lines.lines) == asked.rows else None
         else:
             sql, last = _pages(connection, table, source, conditions, asked)
@@ -317,7 +317,7 @@ def _select(source: SnapshotTable, conditions: Sequence[str], rest: str = "") ->
     return f"select {columns} from {source.source}{where}{rest}"
 
 
-def _behind(
+def _rows_after(
     source: SnapshotTable, key: Sequence[KeyColumn], conditions: list[str], asked: ChunkRequest
 ) -> str:
     """Return the query for the rows after a key, in key order."""
@@ -327,7 +327,7 @@ def _behind(
     return _select(source, conditions, f" order by {order} limit {asked.rows}")
 
 
-def _of_keys(
+def _rows_of_keys(
     source: SnapshotTable, key: Sequence[KeyColumn], conditions: list[str], keys: Sequence[tuple[str, ...]]
 ) -> str:
     """Return the query for the rows that have one of ``keys``."""
@@ -389,7 +389,7 @@ def _readable(
     return keys
 
 
-def _unkeyed(table: str) -> TableWithoutKey:
+def _without_key(table: str) -> TableWithoutKey:
     return TableWithoutKey(
         f"table {table} has no key: its rows would be in the topic twice",
         "add a primary key, or allow duplicates with --unkeyed",
@@ -409,7 +409,7 @@ def _pages(
     """
     name = source.relation.qualified_name
     if not asked.unkeyed:
-        raise _unkeyed(name)
+        raise _without_key(name)
     if table.partitioned:
         raise RefusedError(f"table {name} has partitions and no key", "add a primary key to it")
     size = """select pg_catalog.pg_relation_size(%s::oid), pg_catalog.current_setting('block_size')::int,

@@ -9,8 +9,8 @@ from bwtui.errors import ConnectionFailed, RefusedError
 from bwtui.model.sql import quote_identifier
 from bwtui.source.connection import Connection, connect, execute
 from bwtui.source.ddl.script import Statement, statements
-from bwtui.source.sql_hints import printed
-from bwtui.source.sqlstate_hints import remedy
+from bwtui.source.sql_hints import format_sql
+from bwtui.source.sqlstate_hints import hint_for
 
 #: An ALTER TABLE that waits for a lock blocks every later session on that table.
 _LOCK_TIMEOUT = "3s"
@@ -47,7 +47,7 @@ def _apply(connection: Connection, script: list[Statement]) -> None:
         raise RefusedError(
             "the role may not create the temporary table that prevents the script from committing",
             "let a superuser run: "
-            + printed(
+            + format_sql(
                 f"GRANT TEMPORARY ON DATABASE {quote_identifier(connection.info.dbname)}"
                 f" TO {quote_identifier(connection.info.user)}"
             ),
@@ -75,4 +75,4 @@ def _refused(statement: Statement, error: psycopg2.Error) -> Exception:
         )
     if error.diag.sqlstate is None:
         return ConnectionFailed(f"the connection to PostgreSQL broke: {reason}", "check PostgreSQL's log")
-    return RefusedError(f"{statement.place} failed: {reason}", remedy(error))
+    return RefusedError(f"{statement.place} failed: {reason}", hint_for(error))

@@ -9,7 +9,7 @@ from bwtui.source.connection import Connection, query
 from bwtui.source.preflight import selected_tables
 from bwtui.source.publication_coverage import Shortfall, is_chosen
 from bwtui.source.replica_identity import unused_key
-from bwtui.source.sql_hints import printed
+from bwtui.source.sql_hints import format_sql
 
 #: Maximum number of tables that a note names.
 _NAMED = 5
@@ -86,7 +86,7 @@ def _of_server(connection: Connection) -> Iterator[Advice]:
         applies, message, statement = _SERVER[name]
         if applies(value):
             # Printed separately, not as one transaction: ALTER SYSTEM can't run in a transaction block.
-            yield Advice(name, message, f"run: {printed(statement)} {printed(_RELOAD)}")
+            yield Advice(name, message, f"run: {format_sql(statement)} {format_sql(_RELOAD)}")
 
 
 def _of_tables(connection: Connection, settings: RelaySettings) -> Iterator[Advice]:
@@ -99,7 +99,7 @@ def _of_tables(connection: Connection, settings: RelaySettings) -> Iterator[Advi
         name = f"table {table.qualified_name}"
         if statements := nothing.get(table.oid):
             message = "REPLICA IDENTITY NOTHING: updates and deletes are not captured"
-            yield Advice(name, message, f"run: {printed(*statements)}")
+            yield Advice(name, message, f"run: {format_sql(*statements)}")
         elif unused := None if table.has_key else unused_key(connection, table):
             message = f"{unused.says}: messages have a null key and no defined order"
             yield Advice(name, message, unused.hint)
@@ -111,7 +111,7 @@ def _of_tables(connection: Connection, settings: RelaySettings) -> Iterator[Advi
             yield Advice(name, message, "add a primary key: the columns that identify its rows")
         if table.oid in toasted:
             message = "an UPDATE sends large values only if it changes them (see --toast)"
-            yield Advice(name, message, f"run: {printed(f'{_alter(table.namespace, table.name)} FULL')}")
+            yield Advice(name, message, f"run: {format_sql(f'{_alter(table.namespace, table.name)} FULL')}")
 
 
 def _alter(namespace: str, name: str) -> str:

@@ -12,7 +12,7 @@ from bwtui.source.doctor.advice import Advice
 from bwtui.source.failover.hosts import names_several
 from bwtui.source.failover.standbys import ClusterHost, ConnectedStandby, awaited, connected, hosts
 from bwtui.source.slot import slot_state
-from bwtui.source.sql_hints import printed
+from bwtui.source.sql_hints import format_sql
 
 #: The first version that synchronizes slots to standbys.
 SINCE = 170_000
@@ -79,7 +79,7 @@ def _of_connected(standby: ConnectedStandby) -> Iterator[Advice]:
             name,
             "it reads WAL without a physical slot, which slot synchronization requires",
             "set primary_slot_name on the standby, and create that slot on the primary: "
-            + printed("SELECT pg_create_physical_replication_slot('standby_1')"),
+            + format_sql("SELECT pg_create_physical_replication_slot('standby_1')"),
         )
     if not standby.feeds_back:
         yield Advice(
@@ -154,7 +154,7 @@ def _of_standby(host: ClusterHost, *, is_made: bool) -> Iterator[Advice]:
         yield Advice(
             name,
             "primary_conninfo has no dbname: no slot is synchronized",
-            "add dbname=postgres to primary_conninfo there; then run: " + printed(_RELOAD),
+            "add dbname=postgres to primary_conninfo there; then run: " + format_sql(_RELOAD),
         )
     if is_made and (host.slot is None or not host.slot.synced or host.slot.temporary):
         what = "does not exist there" if host.slot is None else "is not synchronized"
@@ -173,4 +173,4 @@ def _of_standby(host: ClusterHost, *, is_made: bool) -> Iterator[Advice]:
 
 def _set(setting: str, value: str) -> str:
     # Printed separately, not as one transaction: ALTER SYSTEM can't run in a transaction block.
-    return f"{printed(f'ALTER SYSTEM SET {setting} = {value}')} {printed(_RELOAD)}"
+    return f"{format_sql(f'ALTER SYSTEM SET {setting} = {value}')} {format_sql(_RELOAD)}"

@@ -10,7 +10,7 @@ from psycopg.conninfo import make_conninfo
 from bwtui.source.failover.libpq_output import libpq_output_logged
 
 
-def effective(given: dict[str, str]) -> dict[str, str]:
+def effective_parameters(given: dict[str, str]) -> dict[str, str]:
     """Return the parameters that ``given`` has, including those from variables and a service."""
     if "service" in given:
         return _of_service(make_conninfo("", **given), _service_files()) | given

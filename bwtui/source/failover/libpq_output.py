@@ -18,7 +18,7 @@ import os
 import threading
 from collections.abc import Iterator
 
-from bwtui.escaping import shown
+from bwtui.escaping import escape
 from bwtui.model.events import event
 
 #: Maximum bytes of a message; a login trigger may print anything.
@@ -61,7 +61,7 @@ class _GlibcStderr:
         printed = os.pread(self._descriptor, _LIMIT, 0).decode("utf-8", "replace")
         os.ftruncate(self._descriptor, 0)
         # Simultaneous sessions print the same, and libpq reads the password file once for each host.
-        words = shown("; ".join(dict.fromkeys(printed.splitlines())))
+        words = escape("; ".join(dict.fromkeys(printed.splitlines())))
         # A relay opens sessions for months: log a repeated message once.
         if words and words != self._logged:
             self._logged = words

@@ -14,7 +14,7 @@ from bwtui.source.connection import PIN_LANGUAGE_SQL, PIN_SQL, PIN_TIMEOUTS_SQL,
 from bwtui.source.encoding import decoder
 from bwtui.source.failover.hosts import describe, with_defaults
 from bwtui.source.failover.libpq_session import open_session
-from bwtui.source.sqlstate_hints import remedy_for
+from bwtui.source.sqlstate_hints import hint_for_sqlstate
 
 
 def connect_raw(dsn: str, *, replication: bool = True) -> pq.abc.PGconn:
@@ -52,7 +52,7 @@ def raw_decoder(connection: pq.abc.PGconn) -> Decode | None:
         raise ConnectionFailed(error.message, "check PostgreSQL's log") from error
 
 
-def speak_server_encoding(connection: pq.abc.PGconn, sql: str) -> bytes:
+def use_server_encoding(connection: pq.abc.PGconn, sql: str) -> bytes:
     """Let a raw session exchange text in the database's encoding; return ``sql`` in that encoding.
 
     PostgreSQL raises an error for a character that it can't convert, and the stream would end at the same
@@ -107,7 +107,7 @@ def server_error(result: pq.abc.PGresult) -> ServerError:
     """Return the error of a failed result, with only its primary message, which contains no rows."""
     primary = _text(result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"unknown error")
     state = _text(result.error_field(pq.DiagnosticField.SQLSTATE) or b"")
-    return ServerError(f"PostgreSQL: {primary}", state, remedy_for(state))
+    return ServerError(f"PostgreSQL: {primary}", state, hint_for_sqlstate(state))
 
 
 def _text(raw: bytes) -> str:

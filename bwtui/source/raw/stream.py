@@ -26,7 +26,7 @@ from bwtui.source.raw.session import (
     execute_raw,
     raw_decoder,
     server_error,
-    speak_server_encoding,
+    use_server_encoding,
 )
 from bwtui.source.slot import HEAL
 
@@ -70,7 +70,7 @@ class ReplicationStream:
         rendered = ", ".join(f"{name} {_quoted(value)}" for name, value in chosen.items())
         sql = f"START_REPLICATION SLOT {quote_identifier(slot)} LOGICAL {format_lsn(start_lsn)} ({rendered})"
         try:
-            result = exec_logged(connection, sql, speak_server_encoding(connection, sql))
+            result = exec_logged(connection, sql, use_server_encoding(connection, sql))
         except ServerError as error:
             raise ConnectionFailed(error.message, "check PostgreSQL's log") from error
         if result.status != pq.ExecStatus.COPY_BOTH:
@@ -196,7 +196,7 @@ class ReplicationStream:
                 return SlotLost(f"the server removed WAL that the slot needs: {error.message}", hint)
             if error.sqlstate == errorcodes.UNDEFINED_OBJECT:
                 # Versions before 18 do not skip such changes, but can't get past them.
-                return leaves_out(error.message)
+                return changes_skipped(error.message)
             return self._broken(error.message)
         return self._broken("the server ended the stream")
 
@@ -205,7 +205,7 @@ class ReplicationStream:
         return ConnectionFailed(f"the replication connection broke: {plain}", "check PostgreSQL's log")
 
 
-def leaves_out(reason: str) -> SlotLost:
+def changes_skipped(reason: str) -> SlotLost:
     """Return the error for changes that were written while a publication was missing."""
     return SlotLost(
         f"PostgreSQL can't decode changes from before the publication existed: {reason}",

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bwtui.durable_files import write_whole
+from bwtui.durable_files import write_atomically
 from bwtui.errors import BwtuiError, UsageError
 from bwtui.state_folder import state_root
 from bwtui.tui import figures
@@ -145,7 +145,7 @@ class RecordingAuditSession(AuditSession):
         path = self.report_path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, output.decode())
+            write_atomically(path, output.decode())
         except OSError as error:
             raise BwtuiError(
                 f"the report can't be kept in {path.parent}: {error.strerror}",

@@ -10,7 +10,7 @@ from bwtui.model.status import Status
 from bwtui.relay.process import last_status
 from bwtui.relay.process.control import ControlClient, RelayUnresponsive, does_not_answer, is_likely
 from bwtui.relay.process.lock import is_held
-from bwtui.state_folder import known_relays
+from bwtui.state_folder import relay_names
 from bwtui.tui.action import Kind
 from bwtui.tui.state import Model
 
@@ -49,7 +49,7 @@ async def status_of(name: str) -> Status:
 class Relays:
     """Functions that find relays and their states; tests replace them."""
 
-    names: Callable[[], list[str]] = known_relays
+    names: Callable[[], list[str]] = relay_names
     #: Returns whether a relay may be running; others are not polled.
     is_likely: Callable[[str], bool] = is_likely
     ask: Callable[[str], Awaitable[Status]] = status_of

@@ -10,7 +10,7 @@ from textual.widget import Widget
 
 from bwtui.errors import BwtuiError
 from bwtui.model.backfill import BackfillCommand, BackfillRequest, BackfillStatus
-from bwtui.model.backfill_texts import REASONS, in_brief, share, told
+from bwtui.model.backfill_texts import REASONS, in_brief, progress_text, share
 from bwtui.model.status import Status
 from bwtui.relay.process.control import control_backfill, send_again
 from bwtui.tui import figures
@@ -197,7 +197,7 @@ def in_one_line(status: Status | None, now: float) -> Content | None:
 def of_table(status: Status | None, table: str, now: float) -> str:
     """Return the progress of a table's newest request, or "" without any."""
     mine = [one for one in status.backfills if one.table == table] if status else []
-    return told(mine[-1], now) if mine else ""
+    return progress_text(mine[-1], now) if mine else ""
 
 
 def _item(status: BackfillStatus) -> Item:
@@ -228,7 +228,7 @@ def _text(status: BackfillStatus, now: float) -> Content:
     if status.state == "failed":
         lines = [Content.styled(status.error, "bold $error"), Content.styled(status.hint, "$quiet")]
     else:
-        lines = [Content.styled(told(status, now), "bold")]
+        lines = [Content.styled(progress_text(status, now), "bold")]
     asked_by = REASONS.get(status.reason, status.reason)
     facts = (
         ("id", status.id),

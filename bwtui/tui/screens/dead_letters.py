@@ -14,7 +14,7 @@ from bwtui.relay.dead_letters.action_log import DeadLetterAction, DeadLetterActi
 from bwtui.relay.dead_letters.letter_state import DeadLetterState, settled, standing
 from bwtui.sink.dead_letter_file import DeadLetter, DeadLetterFile, DeadLetterRows, Row
 from bwtui.sink.dead_letter_writer import DeadLetterWriter
-from bwtui.sink.requeue_sql import RequeuePlan, plan
+from bwtui.sink.requeue_sql import RequeuePlan, requeue_plan
 from bwtui.state_folder import state_folder
 from bwtui.tui import figures
 from bwtui.tui.host import Closer, ScreenHost, ScreenSelection
@@ -270,7 +270,7 @@ class DeadLettersScreen(RelayScreen):
             self._warn("There is no letter")
 
     def _propose(self, letters: Sequence[DeadLetter]) -> None:
-        made = plan((letter, self._rows(letter)) for letter in letters)
+        made = requeue_plan((letter, self._rows(letter)) for letter in letters)
 
         def copy(go: bool | None) -> None:
             if go:

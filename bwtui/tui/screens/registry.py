@@ -7,7 +7,7 @@ from typing import ClassVar
 from textual.highlight import highlight
 from textual.widget import Widget
 
-from bwtui.escaping import shown_json
+from bwtui.escaping import escape_json
 from bwtui.model.service_views import LookName, SubjectVersions
 from bwtui.model.status import SchemaEntry
 from bwtui.tui import assessment, figures
@@ -98,7 +98,7 @@ class RegistryScreen(RelayScreen):
             rule,
             "\n\n",
         )
-        detail.show((schema, rule), head + highlight(shown_json(pretty(schema.schema)), language="json"))
+        detail.show((schema, rule), head + highlight(escape_json(pretty(schema.schema)), language="json"))
 
     def _look(self) -> SubjectVersions | None:
         look = self.host.model.picture.looks.get("subject")

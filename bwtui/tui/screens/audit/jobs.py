@@ -6,7 +6,7 @@ from textual.app import App
 from textual.notifications import SeverityLevel
 
 from bwtui.errors import BwtuiError
-from bwtui.escaping import shown
+from bwtui.escaping import escape
 from bwtui.tui.audit.command_process import CommandExit, CommandProcess
 from bwtui.tui.audit.session import AuditSession, BackgroundJob
 from bwtui.tui.keys import key_for
@@ -113,7 +113,7 @@ class JobsApp(App[Ending]):
         job.then(output, dialog is not None)
 
     def _notify_failure(self, job: BackgroundJob, ended: CommandExit) -> None:
-        text = shown(ended.error) + (f"\n→ {shown(ended.hint)}" if ended.hint else "")
+        text = escape(ended.error) + (f"\n→ {escape(ended.hint)}" if ended.hint else "")
         ended_so = "cancelled" if job.child.cancelled else "failed"
         severity: SeverityLevel = "warning" if job.child.cancelled else "error"
         self.notify(text, title=f"{job.title} {ended_so}", severity=severity, timeout=15)

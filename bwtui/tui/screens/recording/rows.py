@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from textual.widget import Widget
 
 from bwtui.errors import BwtuiError
-from bwtui.escaping import shown
+from bwtui.escaping import escape
 from bwtui.model.backfill import whole_tables
 from bwtui.pgoutput.messages import UNCHANGED, Relation
 from bwtui.recording.export.jsonl import exact
@@ -306,7 +306,7 @@ def row_object(relation: Relation, row: TableRow) -> dict[str, Any]:
 
 def row_content(relation: Relation, row: TableRow) -> Content:
     """Return a row in full, with the change that produced it."""
-    width = max((len(shown(c.name)) for c in relation.columns), default=0)
+    width = max((len(escape(c.name)) for c in relation.columns), default=0)
     lines = [Content.assemble(("as left by the change at position ", "$quiet"), f"{row.position:,}", "\n")]
     for column, value in zip(relation.columns, row.fields, strict=False):
         text, tone = as_text(value), "$foreground"
@@ -314,6 +314,6 @@ def row_content(relation: Relation, row: TableRow) -> Content:
             text, tone = "not known: PostgreSQL did not send it", "$secondary"
         elif text is None:
             text, tone = "NULL", "$secondary"
-        name = f"{shown(column.name):<{width}}  "
+        name = f"{escape(column.name):<{width}}  "
         lines.append(Content.assemble((name, "$quiet"), (block(text or "''", len(name)), tone)))
     return Content("\n").join(lines)
