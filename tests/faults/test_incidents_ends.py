@@ -278,7 +278,7 @@ def test_a_relay_is_suspended(database: str, new_relay: NewRelay) -> None:
     with suspended(relay.pid):
         ended = CliRunner().invoke(cli, ["status", relay.name])
         assert ended.exit_code == 4
-        said = f"relay {relay.name} runs, but does not answer: its process {relay.pid} is suspended"
+        said = f"relay {relay.name} is running but does not respond: its process {relay.pid} is suspended"
         assert said in ended.stderr
         assert f"hint: resume it with 'kill -CONT {relay.pid}'" in ended.stderr
 

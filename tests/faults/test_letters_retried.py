@@ -166,7 +166,7 @@ def test_the_letters_of_a_table_whose_key_is_another_one_stay(database: str, rel
     relay.wait_caught_up()
     refused = run("retry", "--table", "items")
     assert refused.exit_code == 2
-    assert "the key of table public.items was (id, part), and is (part, code) now" in refused.stderr
+    assert "the key of table public.items changed from (id, part) to (part, code)" in refused.stderr
     assert {one["state"] for one in listed("--table", "items")} == {"open"}
 
 

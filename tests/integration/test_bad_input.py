@@ -181,7 +181,7 @@ def test_role_without_replication(attempts: Attempts, database: str, source: Ses
 def test_role_that_may_not_read(attempts: Attempts, database: str, source: Session, role: str) -> None:
     source.run(f"create publication bwtui_{attempts.name} for all tables")
     error, hint = attempts.fail(as_role(database, role), 2, server=database)
-    assert f"role {role} may not read public.orders" in error
+    assert f"role {role} can't read public.orders" in error
     assert f'GRANT SELECT ON "public"."orders" TO "{role}";' in hint
 
 
@@ -205,7 +205,7 @@ def test_schema_that_may_not_be_used(attempts: Attempts, database: str, source: 
     source.run(f"create publication bwtui_{attempts.name} for table hidden.t")
     source.run(f"grant select on hidden.t to {role}")
     error, hint = attempts.fail(as_role(database, role), 2, server=database)
-    assert f"role {role} may not read schema hidden" in error
+    assert f"role {role} can't read schema hidden" in error
     assert f'GRANT USAGE ON SCHEMA "hidden" TO "{role}";' in hint
 
 
@@ -457,7 +457,7 @@ def test_a_slot_with_two_phase(attempts: Attempts, other_settings: SecondPostgre
         ("logical", None, "logical"),
         ("logical", "logical", "logical"),
         ("replica", "logical", "logical, although wal_level is replica"),
-        ("replica", "replica", "replica, and logical once the slot is made"),
+        ("replica", "replica", "replica, and logical once the slot exists"),
     ],
 )
 def test_the_level_that_is_effective_is_enough(level: str, effective: str | None, told: str) -> None:

@@ -107,7 +107,7 @@ def test_a_standby_that_takes_no_slot_along(pair: Pair, attempts: Attempts) -> N
     ):
         assert setting in of_standby
     assert "primary_conninfo has no dbname" in of_standby
-    assert "the slot is not there" in of_standby
+    assert "the slot does not exist there" in of_standby
     assert "without a physical slot" in warnings["standby b"][0]["message"]
 
 

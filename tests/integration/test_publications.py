@@ -192,7 +192,7 @@ def test_a_table_of_1600_columns_costs_no_minutes(database: str, source: Session
 def test_a_filter_of_some_operations_is_told_of(database: str, source: Session) -> None:
     source.run("create table t (id int primary key); create publication p for table t where (id > 5)")
     source.run("create publication p_unkeyed for table t with (publish = 'insert, truncate')")
-    says = "has its updates and deletes published only where (id > 5): others are not captured"
+    says = "has updates and deletes published only where (id > 5): others are not captured"
     assert f"table public.t {says}" in told(database, "p")
 
 
