@@ -143,11 +143,11 @@ _READER = "grant select on keyed, bare to ROLE"
         (f"alter role ROLE replication; {_OWNER}", "lacks the CREATE privilege"),
         (f"alter role ROLE replication; grant create on database DB to ROLE; {_READER}", "does not own"),
         (f"grant create on database DB to ROLE; {_OWNER}", "lacks the REPLICATION privilege"),
-        ("alter role ROLE superuser; alter role ROLE nosuperuser replication", "may not read"),
+        ("alter role ROLE superuser; alter role ROLE nosuperuser replication", "can't read"),
         ("alter role ROLE replication; grant select (id) on keyed to ROLE; grant select on bare to ROLE;"
-         " alter table keyed add n int", "may not read"),
+         " alter table keyed add n int", "can't read"),
         (f"alter role ROLE replication; {_READER}; alter table keyed enable row level security", "row-level"),
-        (f"alter role ROLE replication; {_READER}; {_SHUT}", "may not read"),
+        (f"alter role ROLE replication; {_READER}; {_SHUT}", "can't read"),
     ],
     ids=["create", "owner", "replication", "select", "column", "row security", "usage"],
 )  # fmt: skip

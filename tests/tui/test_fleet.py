@@ -60,7 +60,7 @@ class Machine:
         if name in self.frozen:
             raise RelayUnresponsive(
                 f"relay {name} runs, but does not answer: its process 4711 is suspended",
-                "resume it with 'kill -CONT 4711'",
+                "'kill -CONT 4711' goes on with it",
             )
         if name not in self.shops:
             raise ConnectionFailed(f"no relay called {name} is running", "start one")
@@ -139,7 +139,7 @@ async def test_every_relay_has_a_row_and_what_needs_somebody_comes_first(size: t
         assert "ALL RELAYS" in lines(stage.app)[0]
         assert "3 running, 1 without an answer" in seen
         assert "its process 4711 is suspended" in seen
-        assert "→ resume it with 'kill -CONT 4711'" in seen
+        assert "→ 'kill -CONT 4711' goes on with it" in seen
         for title in ("Rows/s", "Behind", "Lag", "Keeps", "Since"):
             assert title in seen
         await compare(stage, f"fleet-{size[0]}x{size[1]}")
@@ -246,7 +246,7 @@ async def test_a_frozen_relay_is_not_attached_to() -> None:
     async with stage.run():
         await stage.press("enter")
         assert stage.app.chosen is None
-        assert [told.endswith("resume it with 'kill -CONT 4711'") for told in stage.told] == [True]
+        assert [told.endswith("'kill -CONT 4711' goes on with it") for told in stage.told] == [True]
 
 
 async def test_it_filters_sorts_helps_and_leaves() -> None:

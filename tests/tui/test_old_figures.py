@@ -25,7 +25,7 @@ async def test_figures_that_are_old_look_old(
 
     async def silent() -> Status:
         long = "relay shop runs, but does not answer: " + "its process 4711 is suspended; " * 5
-        raise RelayUnresponsive(long, "resume it with 'kill -CONT 4711'")
+        raise RelayUnresponsive(long, "'kill -CONT 4711' goes on with it")
 
     async with stage.run(size):
         assert "as of" not in text(stage.app)

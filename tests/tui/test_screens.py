@@ -399,8 +399,9 @@ async def test_a_relay_that_is_suspended_is_silent_and_not_gone(monkeypatch: pyt
         await stage.advance(1)
         first, second, third, *_ = lines(stage.app)
         assert "✗ NO ANSWER" in first
-        assert "relay shop runs, but does not answer: its process 4711 is suspended" in second
-        assert third == " heard of 7.0 s ago → resume it with 'kill -CONT 4711'"
+        told = " ".join(f"{second} {third}".split())
+        assert "relay shop is running but does not respond: its process 4711 is suspended" in told
+        assert told.endswith("→ resume it with 'kill -CONT 4711'")
 
 
 class Stalled(Shop):

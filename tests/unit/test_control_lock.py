@@ -117,7 +117,7 @@ def test_on_a_full_disk_a_relay_still_says_why_it_ended(
 
     RelayLock.acquire("one").release()
     outcome.clear("one")
-    monkeypatch.setattr(outcome, "write_whole", full)
+    monkeypatch.setattr(outcome, "write_atomically", full)
     reason = "the state of relay one can't be written: No space left on device"
     outcome.write("one", RunOutcome(2, 1.5, reason, "free disk space", Status("failed", "one", "slot")))
     assert outcome.read("one") == RunOutcome(2, 1.5, reason, "free disk space", None)

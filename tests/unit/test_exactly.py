@@ -336,7 +336,7 @@ def test_what_is_delivered_is_reported_one_by_one_only_to_those_who_note_it(
         made.append(config)
         return Taking()
 
-    monkeypatch.setattr("bwtui.sink.transactions.begun", begun)
+    monkeypatch.setattr("bwtui.sink.transactions.begin_producer", begun)
     sink = cast(Any, TransactionalSink(replace(SETTINGS, record=record)))
     how = {"snapshot": is_snapshot, "one_by_one": is_careful}
     sink.begin(sink.connect("bwtui", **how), **how)

@@ -101,7 +101,7 @@ def test_what_was_found_before_is_not_told_as_if_it_were_still_so(
 ) -> None:
     """Who has said yes to it has seen it; for others it stands there as what was before."""
     relay = Relay(monkeypatch, found=(_DIFFERS,))
-    monkeypatch.setattr(repair_console, "agreed", lambda question: True)
+    monkeypatch.setattr(repair_console, "confirm", lambda question: True)
     screen = RepairConsole("shop", ProgressView(), yes=not has_asked, is_dry=True)
     relay.confirm = screen.confirm  # type: ignore[method-assign]
     outcome = relay.repair()

@@ -74,7 +74,7 @@ class ChunkRead:
             connection = self._connection = self._server.connect()
             if self._is_first and self._request.where:
                 # The condition came over the control socket, and becomes a part of a statement.
-                request = told_apart(connection, self._request)
+                request = with_real_name(connection, self._request)
                 check_condition(self._server.dsn, request.namespace, request.name, request.where)
             # A policy that hides rows must make the query fail, not leave rows out.
             execute(connection, "set row_security = off")

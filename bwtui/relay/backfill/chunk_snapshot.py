@@ -277,7 +277,7 @@ def with_advice(task: BackfillTask, error: BwtuiError) -> BwtuiError:
 
 def forget(identity: Identity) -> None:
     """Remove the first snapshot from all relays of this machine, because its slot is dropped."""
-    for name in known_relays():
+    for name in relay_names():
         chunk_snapshot_path(state_folder(name), identity).unlink(missing_ok=True)
 
 

@@ -56,7 +56,7 @@ def standing(
     task = _task(last, tasks)
     if task is None or task.is_over:
         return DeadLetterState("open", f"requested as {last.task}, whose result is unknown", notes)
-    return DeadLetterState("asked", f"{last.task} {told(task)}", notes)
+    return DeadLetterState("asked", f"{last.task} {progress_text(task)}", notes)
 
 
 def settled(

@@ -91,7 +91,7 @@ def is_likely(name: str) -> bool:
 
 def name_if_several(name: str) -> str:
     """Return ``name`` if a command needs it because other relays may run too; otherwise ""."""
-    return name if any(is_likely(relay) for relay in known_relays() if relay != name) else ""
+    return name if any(is_likely(relay) for relay in relay_names() if relay != name) else ""
 
 
 class RelayUnresponsive(ConnectionFailed):

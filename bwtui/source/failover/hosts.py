@@ -141,7 +141,7 @@ def effective(dsn: str) -> dict[str, str]:
     return _effective(_parsed(dsn))
 
 
-def _meaning() -> Any:
+def _conninfo() -> Any:
     # Imported on demand: psycopg takes a tenth of the memory of a snapshot's worker.
     from bwtui.source.failover import conninfo
 
@@ -149,7 +149,7 @@ def _meaning() -> Any:
 
 
 def _effective(given: dict[str, str]) -> dict[str, str]:
-    found: dict[str, str] = _meaning().effective(given)
+    found: dict[str, str] = _conninfo().effective_parameters(given)
     return found
 
 
@@ -161,6 +161,6 @@ def _malformed(dsn: str, message: str) -> UsageError:
         return UsageError("the connection string is not valid", f"{hint}; {_ESCAPE}")
     if match is None or mask_connection(dsn) != dsn:
         return UsageError("the connection string is not valid", hint)
-    close = nearest(match[1], _meaning().keywords())
+    close = nearest(match[1], _conninfo().keywords())
     problem = f"the connection string is not valid: libpq has no keyword {match[1]!r}"
     return UsageError(problem, f"did you mean {close!r}?" if close else hint)
