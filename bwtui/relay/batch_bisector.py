@@ -135,14 +135,14 @@ class BatchBisector:
             half = len(places) // 2
             for part in (places[:half], places[half:]):
                 self._begin(in_order=True)
-                self._deliver(sorted(self._again(part, span)), span)
+                self._deliver(sorted(self._send_again(part, span)), span)
         elif places:
             self._begin(in_order=False)
             for place in places:
-                for failure in self._again([place], span).values():
+                for failure in self._send_again([place], span).values():
                     self._drop(place, failure, span)
 
-    def _again(self, places: Sequence[_Place], span: DeliverySpan) -> dict[_Place, DeliveryFailure]:
+    def _send_again(self, places: Sequence[_Place], span: DeliverySpan) -> dict[_Place, DeliveryFailure]:
         """Send once more, and return what fails again. Raises Redrive if all of the failures are outages."""
         by_number = [(number, list(members)) for number, members in groupby(places, itemgetter(0))]
         single, sent = DeliverySpan(), []
@@ -159,9 +159,9 @@ class BatchBisector:
             self._expect_nothing(failures)
         located = _located(failures, sent)
         failed = {by_number[number][1][index]: failure for (number, index), failure in located.items()}
-        for (number, members), again in zip(by_number, sent, strict=True):
+        for (number, members), resent in zip(by_number, sent, strict=True):
             for place, partition, offset in zip(
-                members, again.receipt.partitions, again.receipt.offsets, strict=True
+                members, resent.receipt.partitions, resent.receipt.offsets, strict=True
             ):
                 if place not in failed:
                     receipt = self._sent[number].receipt

@@ -116,7 +116,7 @@ class RelayEngine:
         self._destination = kind_of(settings).open_destination(settings)
         server = StreamServer(settings.postgres)
         self._patience = ServiceRetry(server, self._report, self._pulse)
-        self._answers = StartupProbe(settings, self._report, self._asked_to_stop)
+        self._answers = StartupProbe(settings, self._report, self._is_stop_requested)
         self._cluster = ""
         self._slot_in_use = settings.slot
         self._looks = ServiceViews(settings, self._destination.readers, self._report, self._samples)
@@ -127,7 +127,7 @@ class RelayEngine:
         self._backfills = BackfillStore(folder / FOLDER)
         self._asking = BackfillRequests(self._backfills, self._report)
         self._picture = StatusSnapshots(settings, self._report, self._destination, self._lag, self._backfills)
-        self._healing = Healing(settings, self._report, folder, self._asked_to_stop)
+        self._healing = Healing(settings, self._report, folder, self._is_stop_requested)
         self._picture.heal = self._healing.status
         registry, submit = self._destination.registry, self._backfills.submit
         self._naming = OrphanedKeys(settings, self._report, folder, submit, registry, self._healing.compare)
@@ -201,9 +201,9 @@ class RelayEngine:
         """Take a request to backfill rows; return its id. Raises RefusedError and StateFailed."""
         return self._asking.submit(request)
 
-    def backfill_control(self, id: str, what: BackfillCommand) -> BackfillStatus:
+    def backfill_control(self, id: str, command: BackfillCommand) -> BackfillStatus:
         """Pause, resume or end a backfill. Raises RefusedError and StateFailed."""
-        return self._asking.control(id, what)
+        return self._asking.control(id, command)
 
     # -- the main thread -----------------------------------------------------------------------------------
 
@@ -268,9 +268,9 @@ class RelayEngine:
         """Raise Indeterminate if a run that ends on its own leaves topics that may differ from tables."""
         if lack := self._backfills.unsent():
             raise lack
-        if found := unproven(self._picture.status()):
-            says, hint = found
-            raise Indeterminate(f"the relay has caught up, but {says}", hint)
+        if reason := unproven(self._picture.status()):
+            text, hint = reason
+            raise Indeterminate(f"the relay has caught up, but {text}", hint)
 
     def _close_recording(self, ended: BwtuiError | None) -> None:
         """Finish the recording; a failure to do so is raised only if no other error ended the relay."""
@@ -285,7 +285,7 @@ class RelayEngine:
                 raise self._report.failed(error) from error
             self._report.error("recording", error)
 
-    def _asked_to_stop(self) -> bool:
+    def _is_stop_requested(self) -> bool:
         """Return whether to stop; the main thread calls this wherever it waits, to show that it is alive."""
         self._report.account.turned()
         return self._stop.is_set() or (self._topics is not None and self._topics.refusal is not None)
@@ -349,7 +349,7 @@ class RelayEngine:
     ) -> None:
         """Check for new tables once here, since a short run may end before the sampler's thread does it."""
         self._new_tables.reads = publications
-        with contextlib.suppress(psycopg2.Error), interruptible(connection, self._asked_to_stop):
+        with contextlib.suppress(psycopg2.Error), interruptible(connection, self._is_stop_requested):
             joined.look(connection, self._backfills)
         self._joined = joined
 
@@ -379,10 +379,10 @@ class RelayEngine:
         """Check what changed while the relay was stopped, before it continues. Raises StateFailed."""
         assert self._ends is not None
         # Before anything is sent.
-        self._answers.ask("topics", partial(self._ends.check, lambda: check_stop(self._asked_to_stop)))
+        self._answers.ask("topics", partial(self._ends.check, lambda: check_stop(self._is_stop_requested)))
         is_unknown = ledger.is_empty and context.memory.was_empty
         # A session that ends here does not end the relay: the next check compares with the same facts.
-        with contextlib.suppress(psycopg2.Error), interruptible(connection, self._asked_to_stop):
+        with contextlib.suppress(psycopg2.Error), interruptible(connection, self._is_stop_requested):
             ledger.look(connection, publications, at_once=True)
         if is_unknown:
             ledger.distrust("is sent from a slot that this host has no record of: its topic may lack rows")
@@ -478,7 +478,7 @@ class RelayEngine:
     def _inspect(self, connection: Connection) -> PreflightState:
         info = connection.info
         self._picture.database = f"{info.host or 'local'}:{info.port}/{info.dbname}"
-        with interruptible(connection, self._asked_to_stop):
+        with interruptible(connection, self._is_stop_requested):
             findings = inspect(connection, self._settings, self._waiting)
         self._cluster = self._answers.cluster(self._destination)
         self._picture.findings = findings
@@ -487,9 +487,9 @@ class RelayEngine:
         name_topics(self._settings, self._report, findings.tables)
         return findings
 
-    def _waiting(self, what: str) -> None:
-        self._report.detail = what
-        check_stop(self._asked_to_stop)
+    def _waiting(self, detail: str) -> None:
+        self._report.detail = detail
+        check_stop(self._is_stop_requested)
 
     def _target(self, connection: Connection) -> int | None:
         """Return the LSN to end at; with --until-caught-up, the end of everything committed by now."""
@@ -511,11 +511,11 @@ class RelayEngine:
         exactly = startup.exactly_of(settings, destination.sink, session)
         kind = WholeTransactionPolicy if exactly is not None else RowPolicy
         policy = kind(settings, report, DeadLetterWriter(folder), destination.sink)
-        seen = CatalogCache(folder / "catalog.json", findings.system_identifier, findings.database)
+        catalog = CatalogCache(folder / "catalog.json", findings.system_identifier, findings.database)
         patience = self._patience
         ends = destination.service, destination.registry
         router = Router(
-            settings, *ends, report, patience, seen, partial(self._take_topics, topics), self._ledger
+            settings, *ends, report, patience, catalog, partial(self._take_topics, topics), self._ledger
         )
         memory = SlotCheckpointStore(folder, *identity, without_kafka=settings.record_only)
         self._note_ledger(memory)
@@ -549,7 +549,7 @@ class RelayEngine:
             toast,
             self._samples,
             memory,
-            self._asked_to_stop,
+            self._is_stop_requested,
             session,
             self._picture.recorder,
             exactly,
@@ -595,7 +595,7 @@ class RelayEngine:
             self._phase.pulse(seconds)
         else:
             self._destination.sink.poll(seconds)
-            check_stop(self._asked_to_stop)
+            check_stop(self._is_stop_requested)
 
     def _on_lock(self, blockers: tuple[Blocker, ...] | None) -> None:
         """Report that a lock prevents publications from being checked, or that none does."""
@@ -604,13 +604,13 @@ class RelayEngine:
             return
         held = ", ".join(str(blocker._replace(seconds=None)) for blocker in blockers)
         by = f" by {held}" if held else ""
-        says = f"publications and new tables can't be checked: a table is locked{by}"
-        self._report.error("lock", ConnectionFailed(says, ending(blockers)), dependency=_LOCK)
+        text = f"publications and new tables can't be checked: a table is locked{by}"
+        self._report.error("lock", ConnectionFailed(text, ending(blockers)), dependency=_LOCK)
 
-    def _on_failed_tick(self, says: str) -> None:
+    def _on_failed_tick(self, reason: str) -> None:
         """Report that the catalog can't be read, although the stream continues."""
         if self._ledger is not None and isinstance(self._phase, StreamSession):
-            self._ledger.unseen(CATALOG, says)
+            self._ledger.unseen(CATALOG, reason)
 
     def _on_tick(self, connection: Connection) -> None:
         """Check tables, publications and backfills once a second, in the sampler's thread."""

@@ -107,13 +107,13 @@ class RowPolicy:
         """
         self._check_setup(failures)
         topic = self._settings.dead_letter_topic
-        others = []
+        undelivered = []
         for failure in failures:
             if failure.topic == topic and not failure.is_outage:
                 self._shorten(failure)
             else:
-                others.append(failure)
-        return others
+                undelivered.append(failure)
+        return undelivered
 
     def _check_setup(self, failures: list[DeliveryFailure]) -> None:
         for failure in failures:

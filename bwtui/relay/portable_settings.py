@@ -46,8 +46,8 @@ def _absolute(path: str) -> str:
 def _connection_string(dsn: str) -> str:
     try:
         parsed = pq.Conninfo.parse(os.fsencode(dsn))
-        given = {option.keyword: option.val for option in parsed if option.val is not None}
-        with _service(given.pop(b"service", None)):
+        parameters_set = {option.keyword: option.val for option in parsed if option.val is not None}
+        with _service(parameters_set.pop(b"service", None)):
             defaults = pq.Conninfo.get_defaults()
         effective = {
             option.keyword: option.val
@@ -57,7 +57,8 @@ def _connection_string(dsn: str) -> str:
         # The service's parameters are already included.
         effective.pop(b"service", None)
         parameters = {
-            os.fsdecode(keyword): os.fsdecode(value or b"") for keyword, value in (effective | given).items()
+            os.fsdecode(keyword): os.fsdecode(value or b"")
+            for keyword, value in (effective | parameters_set).items()
         }
         parameters |= {
             keyword: _absolute(parameters[keyword]) for keyword in _FILES_OF_LIBPQ & parameters.keys()

@@ -328,10 +328,10 @@ class RowHandler:
             else:
                 return
 
-    def _updates_ahead(self, route: TableRoute, known: Container[int]) -> Iterator[ToastUpdate]:
+    def _updates_ahead(self, route: TableRoute, parsed: Container[int]) -> Iterator[ToastUpdate]:
         """Yield the table's updates among the following frames, up to a change of the table.
 
-        Frames whose identities are ``known`` are skipped without parsing them again.
+        Frames whose identities are ``parsed`` are skipped without parsing them again.
         """
         xid, oid = self.xid, route.relation.oid
         for frame in self._ahead():
@@ -343,7 +343,7 @@ class RowHandler:
             elif tag in (_UPDATE, _RELATION) and _oid(frame, BODY_OFFSET)[0] == oid:
                 if tag == _RELATION:
                     return
-                if id(frame) in known:
+                if id(frame) in parsed:
                     continue
                 if (update := _update(route, frame, xid)) is None:
                     return

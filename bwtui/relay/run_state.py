@@ -141,12 +141,12 @@ class RunState:
         self._errors: deque[ErrorEntry] = deque(maxlen=_ERRORS_KEPT)
         self._lock = threading.Lock()
 
-    def server_end(self, asked: int) -> int:
-        """Return the newest known end of the WAL (LSN); ``asked`` is the server's last answer.
+    def server_end(self, polled: int) -> int:
+        """Return the newest known end of the WAL (LSN); ``polled`` is the server's last answer.
 
         The stream may report a newer one, and so may the confirmed LSN, which lies before the end.
         """
-        return max(asked, self.server_lsn, self.confirmed_lsn)
+        return max(polled, self.server_lsn, self.confirmed_lsn)
 
     def table(self, name: str) -> TableCounters:
         """Return the counters of table ``schema.table``."""
@@ -160,12 +160,12 @@ class RunState:
     def schema(self, entry: SchemaEntry) -> None:
         """Keep a registered schema, and only the newest earlier ones of its subject."""
         which = (entry.subject, entry.id)
-        kept = {key: old for key, old in self.schemas.items() if key != which}
-        versions = [key for key in kept if key[0] == entry.subject]
+        schemas = {key: old for key, old in self.schemas.items() if key != which}
+        versions = [key for key in schemas if key[0] == entry.subject]
         for key in versions[::-1][_VERSIONS_KEPT - 1 :]:
-            del kept[key]
+            del schemas[key]
         # A new dict, as in `table`.
-        self.schemas = {**kept, which: entry}
+        self.schemas = {**schemas, which: entry}
 
     def error(
         self, kind: str, error: BwtuiError, table: str | None = None, dependency: str = "", since: float = 0

@@ -77,10 +77,10 @@ class ServiceRetry:
         pause = _WAIT_FIRST
         answers: dict[int, T | BwtuiError] = {}
         while len(answers) < len(calls):
-            left = [index for index in range(len(calls)) if index not in answers]
+            unanswered = [index for index in range(len(calls)) if index not in answers]
             away = None
             for index, future in zip(
-                left, self.calls.make_all([self._noted(calls[i]) for i in left]), strict=True
+                unanswered, self.calls.make_all([self._noted(calls[i]) for i in unanswered]), strict=True
             ):
                 try:
                     answers[index] = future.result()
@@ -122,5 +122,5 @@ class ServiceRetry:
 
     def _wait(self, seconds: float) -> None:
         until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0:
-            self._pulse(min(left, 0.5))
+        while (remaining := until - time.monotonic()) > 0:
+            self._pulse(min(remaining, 0.5))

@@ -68,8 +68,8 @@ class StreamSession:
         self._passed = 0
         self._confirmed = 0
         self._confirmed_at = 0.0
-        self._told_at = 0.0
-        self._stop_asked_at = 0.0
+        self._status_sent_at = 0.0
+        self._stop_requested_at = 0.0
         self._status_seconds = _STATUS_SECONDS
         #: Up to this LSN the relay waits for each batch, to find the row that Kafka refuses.
         self.careful_until = 0
@@ -133,8 +133,8 @@ class StreamSession:
         """
         if not self._context.stop_requested():
             return False
-        self._stop_asked_at = self._stop_asked_at or time.monotonic()
-        return not self._open.is_open or time.monotonic() > self._stop_asked_at + seconds
+        self._stop_requested_at = self._stop_requested_at or time.monotonic()
+        return not self._open.is_open or time.monotonic() > self._stop_requested_at + seconds
 
     def pulse(self, seconds: float) -> None:
         """Wait, confirm to the server and process deliveries meanwhile. Raises StopRequested and Redrive."""
@@ -197,18 +197,18 @@ class StreamSession:
         account.turn_to("work")
         self._context.samples.refill()
         begun = time.monotonic()
-        had_data = self._read()
+        has_data = self._read()
         self._batch.gather(self._read, self._ends_at_commit)
         self._batch.flush()
         if self._streamed.is_full:
             self._streamed.tidy()
         if self._backfill is not None:
             seconds, at_boundary = time.monotonic() - begun, not self._open.is_open
-            self._backfill.turn(self._passed, seconds, at_boundary=at_boundary, is_idle=not had_data)
+            self._backfill.turn(self._passed, seconds, at_boundary=at_boundary, is_idle=not has_data)
         if self.careful_until and self._acks.advance() >= self.careful_until:
             self.without_care()
             report.recovered(REFUSED)
-        if had_data:
+        if has_data:
             report.heard_at = time.monotonic()
         else:
             if self._stream.arrived_at > report.heard_at:
@@ -223,14 +223,14 @@ class StreamSession:
         account.turn_to("produce")
         self._context.sink.poll(0)
         account.turn_to("work")
-        self._settle(idle=not had_data)
+        self._settle(idle=not has_data)
         while self._acks.bytes_in_flight > IN_FLIGHT_BYTES or self._context.sink.queued() > IN_FLIGHT_ROWS:
             account.turn_to("room")
             self._context.sink.poll(0.02)
             self._settle(idle=False)
             if self._is_time_to_stop():
                 break
-        return had_data
+        return has_data
 
     def _ends_at_commit(self) -> bool:
         """Return whether each batch must end with a transaction."""
@@ -251,13 +251,13 @@ class StreamSession:
         for data in self._runs.between(arrived, handlers):
             if data[0] == XLOG_DATA:
                 try:
-                    left_out = handlers[data[PAYLOAD_OFFSET]](data)
+                    is_skipped = handlers[data[PAYLOAD_OFFSET]](data)
                 except RowError:
                     if record is not None and batch.has_part():
                         # The tombstone of its old key is sent, so the change is recorded.
                         record(data)
                     raise
-                if record is not None and not left_out:
+                if record is not None and not is_skipped:
                     record(data)
                     batch.held += len(data)
                 if batch.is_full() or (by_transaction and batch.span.lsn is not None):
@@ -292,7 +292,7 @@ class StreamSession:
         moved = acks.confirmed > self._confirmed and now - self._confirmed_at >= pause
         if moved:
             self._confirm(now)
-        self._tell_when_due()
+        self._send_due_status()
 
     def _check_session(self) -> None:
         """Raise ConnectionFailed if the stream needs a new session.
@@ -310,10 +310,10 @@ class StreamSession:
                 "no action needed: the relay reconnects and compares the tables",
             )
 
-    def _tell_when_due(self) -> None:
+    def _send_due_status(self) -> None:
         """Send a status to the server if it is due; called wherever the stream is not read for a while."""
         now = time.monotonic()
-        if now - self._told_at >= self._status_seconds:
+        if now - self._status_sent_at >= self._status_seconds:
             self._confirm(now)
 
     def _call(self) -> None:
@@ -334,7 +334,7 @@ class StreamSession:
                 self._context.memory.remember(lsn, changed=changed, sent_lsn=sent)
             self._confirmed = lsn
             self._confirmed_at = now
-        self._told_at = now
+        self._status_sent_at = now
         self._stream.send_status(self._confirmed)
 
     def while_settling(self) -> None:
@@ -342,7 +342,7 @@ class StreamSession:
         self._check_session()
         check_stop(self._context.stop_requested)
         self._context.report.take_deliveries(self._context.sink, self._acks)
-        self._tell_when_due()
+        self._send_due_status()
 
     def _finish(self) -> None:
         """Wait for deliveries in flight, confirm them, and end the stream normally."""
@@ -363,7 +363,7 @@ class StreamSession:
                 sink.flush(0.05)
                 acks.advance()
                 report.take_deliveries(sink, acks)
-                self._tell_when_due()
+                self._send_due_status()
         sink.poll(0)
         acks.advance()
         with report.account.during("ledger"):
@@ -371,7 +371,7 @@ class StreamSession:
                 if self._recorder is not None:
                     self._recorder.settle(idle=True)
                 sink.poll(0.01)
-                self._tell_when_due()
+                self._send_due_status()
                 acks.advance()
                 report.take_deliveries(sink, acks)
         report.take_deliveries(sink, acks)

@@ -238,8 +238,8 @@ class SessionLoop:
             context.exactly.server = server
         # A synchronized slot lies before the fork: everything that this server has beyond the fork is read
         # from it. But a position in Kafka that lies after the fork would cause those changes to be skipped.
-        came_along = bool(state.synced) and context.memory.is_promoted(server)
-        accept = self._settings.accept_divergence or came_along
+        is_promoted = bool(state.synced) and context.memory.is_promoted(server)
+        accept = self._settings.accept_divergence or is_promoted
         accept = accept and not self._settings.exactly_once
         common_end = context.memory.common_end(server, accept=accept)
         if common_end < ENDLESS:
@@ -335,6 +335,6 @@ class SessionLoop:
                 report.take_deliveries(sink)
         report.in_flight = 0
 
-    def _waiting(self, what: str) -> None:
-        self._report.detail = what
+    def _waiting(self, detail: str) -> None:
+        self._report.detail = detail
         check_stop(self._context.stop_requested)

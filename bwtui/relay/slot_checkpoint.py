@@ -57,7 +57,7 @@ class SlotCheckpoint:
         return self.confirmed_lsn if self.sent_lsn is None else self.sent_lsn
 
 
-def _made_elsewhere(slot: str) -> str:
+def _unexplained_position(slot: str) -> str:
     return f"slot {slot} was created or moved elsewhere; the relay resumes from the slot's position"
 
 
@@ -93,7 +93,7 @@ class SlotCheckpointStore:
         self._timeline, self._forks = (self.last.timeline, self.last.forks) if self.last else (0, ())
         self._written_by = self.last.written_by if self.last is not None else ""
         #: True if nothing explains the slot's position.
-        self._is_made_elsewhere = False
+        self._is_unexplained = False
         #: True if the slot is, or was, on a standby.
         self.on_standby = self.last is not None and self.last.on_standby
 
@@ -104,19 +104,27 @@ class SlotCheckpointStore:
         transaction was read since the last checkpoint; the LSN also advances without one. A slot of an older
         copy is confirmed again up to the position of the former slot, so the LSN never goes back.
         """
-        lacks = self._without_kafka
+        without_kafka = self._without_kafka
         last = self.last if self.last is not None and not self.last.snapshot_unfinished else None
-        if lacks and self.last is not None and (confirmed_lsn <= self.last.confirmed_lsn or not changed):
+        if (
+            without_kafka
+            and self.last is not None
+            and (confirmed_lsn <= self.last.confirmed_lsn or not changed)
+        ):
             # Nothing is confirmed that was not confirmed before.
-            lacks = self.last.without_kafka
+            without_kafka = self.last.without_kafka
         if last is not None:
             confirmed_lsn = max(confirmed_lsn, last.confirmed_lsn)
             sent_lsn = max(sent_lsn, last.sent())
         publications = self.last.publications if self.last is not None else ()
         now = SlotCheckpoint(
-            *self._identity, confirmed_lsn, without_kafka=lacks, sent_lsn=sent_lsn, publications=publications
+            *self._identity,
+            confirmed_lsn,
+            without_kafka=without_kafka,
+            sent_lsn=sent_lsn,
+            publications=publications,
         )
-        self._write(self._met(now))
+        self._write(self._with_server(now))
 
     def remember_sent(self, sent_lsn: int) -> None:
         """Store, durably, that rows up to ``sent_lsn`` were sent, whether they arrived or not."""
@@ -131,18 +139,18 @@ class SlotCheckpointStore:
         if last is not None and not last.in_transaction and last.written_by == position.session:
             self.remember_sent(position.lsn + 1)
             return
-        stands = slot.confirmed_lsn if slot is not None else 0
-        known = last.confirmed_lsn if last is not None else 0
-        self._is_made_elsewhere = stands > max(position.passed, known)
+        slot_lsn = slot.confirmed_lsn if slot is not None else 0
+        checkpoint_lsn = last.confirmed_lsn if last is not None else 0
+        self._is_unexplained = slot_lsn > max(position.passed, checkpoint_lsn)
         self._timeline, self._forks = position.timeline, position.forks
         self._written_by = position.session
         now = SlotCheckpoint(
             *self._identity,
-            max(position.passed, stands),
+            max(position.passed, slot_lsn),
             sent_lsn=position.lsn + 1,
             publications=last.publications if last is not None else (),
         )
-        self._write(self._met(now))
+        self._write(self._with_server(now))
 
     def wrote(self, session: str) -> None:
         """Store, durably, that run ``session`` (hexadecimal) wrote the position in Kafka."""
@@ -164,7 +172,7 @@ class SlotCheckpointStore:
         now = SlotCheckpoint(
             *self._identity, consistent_point, sent_lsn=consistent_point, publications=publications
         )
-        self._write(self._met(now))
+        self._write(self._with_server(now))
 
     def remember_snapshot(self, consistent_point: int, marks: dict[str, Offsets], session: bytes) -> None:
         """Store that run ``session`` begins a snapshot at ``consistent_point``.
@@ -173,8 +181,8 @@ class SlotCheckpointStore:
         """
         former = self._unfinished.sessions if self._unfinished else ()
         sessions = list(dict.fromkeys([*former, session.hex()]))
-        lacks = self._without_kafka
-        now = SlotCheckpoint(*self._identity, consistent_point, True, marks, sessions, lacks)
+        without_kafka = self._without_kafka
+        now = SlotCheckpoint(*self._identity, consistent_point, True, marks, sessions, without_kafka)
         self._write(replace(now, in_transaction=self.in_transactions, written_by=self._written_by))
 
     def unfinished_marks(self) -> dict[str, Offsets]:
@@ -218,7 +226,7 @@ class SlotCheckpointStore:
         if last is None or (slot is None and last.snapshot_unfinished):
             if slot is None:
                 return None
-            return _made_elsewhere(slot.name)
+            return _unexplained_position(slot.name)
         name, confirmed = last.slot, format_lsn(last.confirmed_lsn)
         if last.in_transaction and not self.in_transactions:
             raise RefusedError(
@@ -241,7 +249,7 @@ class SlotCheckpointStore:
                 f"{confirmed}",
                 f"if this relay ran on another host, copy that host's state folder; otherwise {hint}",
             )
-        return _made_elsewhere(name) if self._is_made_elsewhere else None
+        return _unexplained_position(name) if self._is_unexplained else None
 
     def check_cluster(self, server: ServerIdentity) -> None:
         """Refuse a server of another cluster: the state of its slots says nothing about this relay's slot."""
@@ -283,7 +291,7 @@ class SlotCheckpointStore:
             )
             if self.in_transactions:
                 hint = forgetting(last.slot)
-            raise SlotLost(self._lacks(server, last, fork, end), hint)
+            raise SlotLost(self._describe_missing(server, last, fork, end), hint)
         return end if last.confirmed_lsn > end or last.sent() > end else ENDLESS
 
     @property
@@ -330,7 +338,7 @@ class SlotCheckpointStore:
         confirmed, sent = min(last.confirmed_lsn, common_end), min(last.sent(), common_end)
         if last.sent() > common_end:
             fork = server.common_end(last.timeline, last.forks) if last.timeline else ENDLESS
-            note = self._lacks(server, last, fork, common_end)
+            note = self._describe_missing(server, last, fork, common_end)
             if slot.synced and self.is_promoted(server):
                 note += "; the relay continues from the slot that was synchronized to it"
             else:
@@ -338,10 +346,10 @@ class SlotCheckpointStore:
                 # Whatever the slot was confirmed to on this server, this relay did not confirm it.
                 confirmed = slot.confirmed_lsn
         now = replace(last, confirmed_lsn=confirmed, sent_lsn=sent)
-        self._write(self._met(now))
+        self._write(self._with_server(now))
         return note
 
-    def _met(self, now: SlotCheckpoint) -> SlotCheckpoint:
+    def _with_server(self, now: SlotCheckpoint) -> SlotCheckpoint:
         return replace(
             now,
             timeline=self._timeline,
@@ -350,10 +358,12 @@ class SlotCheckpointStore:
             written_by=self._written_by,
         )
 
-    def _lacks(self, server: ServerIdentity, last: SlotCheckpoint, fork: int | None, end: int) -> str:
+    def _describe_missing(
+        self, server: ServerIdentity, last: SlotCheckpoint, fork: int | None, end: int
+    ) -> str:
         since, until = format_lsn(end), format_lsn(last.sent())
-        what = "recorded" if last.without_kafka else "sent to Kafka"
-        problem = f"this server's history lacks changes from {since} to {until} that were {what}"
+        sent = "recorded" if last.without_kafka else "sent to Kafka"
+        problem = f"this server's history lacks changes from {since} to {until} that were {sent}"
         if not fork:
             return f"{problem}: the history of its timeline {server.timeline} is unknown"
         if fork > end:
@@ -402,8 +412,8 @@ class SlotCheckpointStore:
 
     def _refuse_newer(self, data: dict[str, object]) -> None:
         """Raise StateFailed for a newer version's checkpoint, whose fields may change what others mean."""
-        known = {field.name for field in fields(SlotCheckpoint)}
-        if known <= data.keys() and (unknown := sorted(data.keys() - known)):
+        names = {field.name for field in fields(SlotCheckpoint)}
+        if names <= data.keys() and (unknown := sorted(data.keys() - names)):
             raise StateFailed(
                 f"slot checkpoint {self.path} is from a newer version of bwtui: it has {', '.join(unknown)}",
                 "install that version again and keep the file, which records what was confirmed",
@@ -412,15 +422,15 @@ class SlotCheckpointStore:
 
 def newest_memory(system_identifier: str, database: str, slot: str) -> SlotCheckpoint | None:
     """Return the checkpoint of the relay that confirmed the slot last."""
-    found = memories(system_identifier, database, slot).values()
-    return max(found, key=lambda last: last.confirmed_lsn, default=None)
+    checkpoints = memories(system_identifier, database, slot).values()
+    return max(checkpoints, key=lambda last: last.confirmed_lsn, default=None)
 
 
 def memories(system_identifier: str, database: str, slot: str) -> dict[str, SlotCheckpoint]:
     """Return each local relay's checkpoint of the slot, by relay name; skip unreadable files."""
-    found: dict[str, SlotCheckpoint] = {}
+    checkpoints: dict[str, SlotCheckpoint] = {}
     for name in relay_names():
         with contextlib.suppress(BwtuiError):
             last = SlotCheckpointStore(state_folder(name), system_identifier, database, slot).last
-            found |= {name: last} if last is not None else {}
-    return found
+            checkpoints |= {name: last} if last is not None else {}
+    return checkpoints

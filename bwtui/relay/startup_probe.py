@@ -71,6 +71,6 @@ class StartupProbe:
 
     def _wait(self, seconds: float) -> None:
         until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0:
+        while (remaining := until - time.monotonic()) > 0:
             check_stop(self._stopping)
-            time.sleep(min(left, _LOOK_SECONDS))
+            time.sleep(min(remaining, _LOOK_SECONDS))

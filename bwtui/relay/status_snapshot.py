@@ -55,7 +55,7 @@ class StatusSnapshots:
         self.recorder: Recorder | None = None
         self.heal: Callable[[], HealStatus | None] = lambda: None
         self.first: Callable[[], FirstSnapshot | None] = lambda: None
-        self.recent = RecentHistory(report, self._slot_stands)
+        self.recent = RecentHistory(report, self._slot_lag)
         self.watch = RelayWatch(report, lag, self._names, destination.service.outage)
 
     def status(self) -> Status:
@@ -162,7 +162,7 @@ class StatusSnapshots:
             return f"{LAG_IS_OLD} {time.strftime('%T', time.localtime(last))}: the lag shown is that old"
         return self._destination.service.outage() or self._report.detail
 
-    def _slot_stands(self) -> SlotLag:
+    def _slot_lag(self) -> SlotLag:
         """Return the slot's lag and retained WAL, for the history."""
         lag, confirmed = self._lag.lag, self._report.confirmed_lsn
         server = self._report.server_end(lag.server_lsn)

@@ -141,17 +141,17 @@ class ToastFiller:
 
     def take(self, route: TableRoute, frame: bytes) -> tuple[Any, ...] | None:
         """Return the values that were read for ``frame``, which is sent now; None if there are none."""
-        if (kept := self.values.pop(id(frame), None)) is None:
+        if (fetched := self.values.pop(id(frame), None)) is None:
             return None
-        values = kept[2:]
-        self._bytes -= kept[1]
+        values = fetched[2:]
+        self._bytes -= fetched[1]
         route.counters.toast_fetched += len(values) - values.count(UNCHANGED)
         return values
 
     def _fetch(self, route: TableRoute, first: IncompleteRow, missing: Sequence[int], ahead: Ahead) -> None:
         """Read the values of ``first``, and of the next rows that lack the same columns."""
-        wanted, room = self._plan(route, [first], missing, ahead)
-        question = self._question(route, wanted, missing, room)
+        rows, room = self._plan(route, [first], missing, ahead)
+        question = self._question(route, rows, missing, room)
         while 0 not in (answer := self._asking.look(question)).found:
             if answer.rows:
                 # The other rows' values used up the size limit.
@@ -162,9 +162,9 @@ class ToastFiller:
 
     def _begin_next(self, route: TableRoute, missing: Sequence[int], ahead: Ahead) -> None:
         """Start reading the values that follow the kept ones, if many rows need them."""
-        wanted, room = self._plan(route, [], missing, ahead)
-        if len(wanted) >= _ROWS_FIRST:
-            self._next = self._asking.look_ahead(self._question(route, wanted, missing, room))
+        rows, room = self._plan(route, [], missing, ahead)
+        if len(rows) >= _ROWS_FIRST:
+            self._next = self._asking.look_ahead(self._question(route, rows, missing, room))
 
     def _take_next(self) -> None:
         """Wait for the values that are being read, and keep them."""
@@ -187,22 +187,22 @@ class ToastFiller:
         return [*first, *islice(more, rows)], room
 
     def _question(
-        self, route: TableRoute, wanted: list[IncompleteRow], missing: Sequence[int], room: int
+        self, route: TableRoute, rows: list[IncompleteRow], missing: Sequence[int], room: int
     ) -> Callable[[Connection], _FetchedRows]:
         relation, columns = route.relation, [route.column_names[index] for index in missing]
 
         def question(session: Connection) -> _FetchedRows:
-            visible = _visible(session, wanted)
+            visible = _visible(session, rows)
             keys = [key for _, _, key in visible]
             if not keys:
                 return _FetchedRows(relation.oid, [], {})
             try:
-                found = self._present.read(session, relation, keys, columns, room)
+                results = self._present.read(session, relation, keys, columns, room)
             except psycopg2.errors.InsufficientPrivilege as error:
                 reason = error.diag.message_primary or "permission denied"
                 hint = right_to_read(reason, relation, session)
                 raise ServiceRefused(f"an unchanged TOAST value can't be fetched: {reason}", hint) from error
-            return _FetchedRows(relation.oid, visible, found)
+            return _FetchedRows(relation.oid, visible, results)
 
         return question
 
@@ -217,19 +217,19 @@ class ToastFiller:
             self._sizes[answer.oid] = (self._bytes - before) // len(answer.found) + 1
 
 
-def _visible(session: Connection, wanted: list[IncompleteRow]) -> list[IncompleteRow]:
+def _visible(session: Connection, rows: list[IncompleteRow]) -> list[IncompleteRow]:
     """Return the rows whose transactions other sessions can see; none unless the first is among them.
 
     PostgreSQL streams a commit once its WAL is flushed. Other sessions see it a moment later; with
     synchronous replication, only after the standby has replied. Until then the row's present value would be
     outdated. A transaction releases the lock on its id after it has become visible.
     """
-    locked = _locked(session, {str(xid) for xid in {xid for _, xid, _ in wanted}})
+    locked = _locked(session, {str(xid) for xid in {xid for _, xid, _ in rows}})
     if not locked:
-        return wanted
-    if str(wanted[0][1]) in locked:
+        return rows
+    if str(rows[0][1]) in locked:
         return []
-    return [one for one in wanted if str(one[1]) not in locked]
+    return [one for one in rows if str(one[1]) not in locked]
 
 
 def _locked(session: Connection, xids: Collection[str]) -> set[str]:

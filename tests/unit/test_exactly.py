@@ -50,7 +50,7 @@ def begin(known: PositionStore, position: Position) -> None:
     memory = SimpleNamespace(last=SimpleNamespace(sent=lambda: 0x100), remember_sent=lambda lsn: None)
     once._context, once._exactly = SimpleNamespace(memory=memory, recorder=None), known
     once._inner = SimpleNamespace(begin_session=lambda stream: None)
-    once._begin = lambda *, is_careful, anew: position
+    once._begin = lambda *, is_careful, is_new_pass: position
     handlers = dict.fromkeys(map(ord, "BCIUDTYOM"), lambda data: None)
     rows = SimpleNamespace()
     once.begin_session(
@@ -93,7 +93,7 @@ def marked(
     """Return the position of what was sent when the stream stands at a change; Kafka keeps it so."""
     once = cast(Any, object.__new__(TransactionalStream))
     once._exactly = known
-    recorder = SimpleNamespace(recorded=lambda *, anew: recorded)
+    recorder = SimpleNamespace(recorded=lambda *, is_new_pass: recorded)
     once._context = SimpleNamespace(recorder=recorder)
     rows = SimpleNamespace(commit_lsn=commit_lsn, ordinal=ordinal, part=0, events={})
     position: Position = once._position(SimpleNamespace(rows=rows), 0x900, at_boundary=at_boundary)

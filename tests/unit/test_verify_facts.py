@@ -69,7 +69,7 @@ def test_what_kafka_had_of_a_pass_is_committed(tmp_path: Path, whose: str) -> No
     """All before that was sent, and nothing of what came later; passes of another recording say nothing."""
     stream = Stream(tmp_path / "recording", {"exactly_once": True})
     run(stream, 3)
-    recorded = stream.recorder.recorded(anew=False)
+    recorded = stream.recorder.recorded(is_new_pass=False)
     assert recorded is not None
     stream.change("insert", ACCOUNTS, 3, b"body")
     stream.stop()
@@ -77,7 +77,7 @@ def test_what_kafka_had_of_a_pass_is_committed(tmp_path: Path, whose: str) -> No
     if whose == "another recording's":
         recorded = RecordedPosition("ff" * 8, *recorded[1:])
     elif whose != "its own":
-        recorded = stream.recorder.recorded(anew=True)
+        recorded = stream.recorder.recorded(is_new_pass=True)
     stream.recorder.begin_pass("stream", 1_000, Position("7", "shop", "shop", recorded=recorded))
     stream.stop()
     # A BEGIN and a COMMIT beside each row have no place of their own.
@@ -89,5 +89,5 @@ def test_a_recording_that_was_given_up_is_nowhere(tmp_path: Path) -> None:
     stream.begin_pass()
     stream.recorder._journal.fail(OSError("full"))
     stream.recorder.settle()
-    assert stream.recorder.recorded(anew=False) is None
+    assert stream.recorder.recorded(is_new_pass=False) is None
     stream.recorder.close()

@@ -254,11 +254,11 @@ class CoverageLedger(Coverage):
             self._form = now
             self.mark_all(f"was sent with a different {names} before: earlier rows keep their former form")
             return
-        says = "; ".join(
+        differences = "; ".join(
             f"{n} was {self._form[n] or 'empty'} and is {now[n] or 'empty'} now" for n in changed
         )
         raise RefusedError(
-            f"slot {slot} was relayed with different settings: {says}",
+            f"slot {slot} was relayed with different settings: {differences}",
             f"start with the former settings; to change them on purpose, run 'bwtui slots drop {slot}' "
             "and start again, which sends every row in the new form; or start once with "
             "--accept-settings, which keeps earlier rows as they are and compares every table",
@@ -380,7 +380,7 @@ class CoverageLedger(Coverage):
         # A table that was attached to a published root is sent under the root's name.
         leaves = {int(oid) for one in facts.values() for oid in one.leaves}
         recorded = (self._facts or {}).values()
-        gone = {
+        missing = {
             one.oid: one
             for one in recorded
             if one.name not in facts
@@ -389,8 +389,8 @@ class CoverageLedger(Coverage):
             and not (one.leaves and leaves.issuperset(map(int, one.leaves)))
         }
         chosen = TableFilter(self._settings)
-        for oid, namespace, name, has_identity in query(connection, _UNPUBLISHED_SQL, list(gone)):
-            former = gone[oid]
+        for oid, namespace, name, has_identity in query(connection, _UNPUBLISHED_SQL, list(missing)):
+            former = missing[oid]
             if former.name == f"{namespace}.{name}":
                 selected, key = chosen.passes(namespace, name), former.key if has_identity else "n "
                 now = replace(former, selected=selected, publications={}, entries={}, key=key)
@@ -414,7 +414,7 @@ class CoverageLedger(Coverage):
         for name in self._entries.keys() - before.keys() - facts.keys():
             # The table was dropped before it was recorded.
             del self._entries[name]
-        self._tell_renamed(facts)
+        self._report_renamed(facts)
         for name, former in before.items():
             now = facts.get(name)
             if now is None or not now.selected:
@@ -451,7 +451,7 @@ class CoverageLedger(Coverage):
             else:
                 self._take_gap(name, *self._topic_gaps.get(name, ("", "")))
 
-    def _tell_renamed(self, facts: Facts) -> None:
+    def _report_renamed(self, facts: Facts) -> None:
         """Report the topics that renamed tables left behind: no comparison checks them any more."""
         names = {one.oid: name for name, one in facts.items()}
         for former, one in (self._facts or {}).items():
@@ -459,12 +459,12 @@ class CoverageLedger(Coverage):
             if former in facts or name == former or not one.selected or former.count(".") != 1:
                 continue
             topic = topic_name(self._settings.topic_prefix, *former.split("."))
-            says = (
+            text = (
                 f"table {former} was renamed to {name}: topic {topic} keeps the earlier rows and "
                 "receives no new ones"
             )
             hint = "delete that topic once its consumers have switched to the table's new topic"
-            self._report.error("notice", RefusedError(says, hint), name)
+            self._report.error("notice", RefusedError(text, hint), name)
 
     def _take_gap(self, name: str, gap: str, command: str, since: int = 0) -> None:
         entry = self._entries.get(name)
@@ -698,7 +698,7 @@ class CoverageLedger(Coverage):
             "topic_gaps": self._topic_gaps,
             "settings": self._form,
             "lsn": self._lsn,
-            "lsns": {what: since for what, (since, _) in self._lsns.items()},
+            "lsns": {subject: since for subject, (since, _) in self._lsns.items()},
             "is_whole": self._is_whole,
             "distrusted": self._distrusted,
             "moved": self._moved,

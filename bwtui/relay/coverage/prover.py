@@ -81,11 +81,11 @@ class CoverageProver:
                 tables = self._open()
             if not tables or not self._may_compare():
                 continue
-            left = self._try(tables)
+            remaining = self._try(tables)
             tried_at = time.monotonic()
-            if len(left) < len(tables) or self._gives_up_on(left):
+            if len(remaining) < len(tables) or self._gives_up_on(remaining):
                 pause = _PAUSE_SECONDS
-            if left:
+            if remaining:
                 self._stop.wait(pause)
                 pause = min(2 * pause, _MOST_SECONDS)
 
@@ -102,9 +102,9 @@ class CoverageProver:
             _log.warning("a comparison failed", exc_info=True, extra=event("comparison_failed"))
             self._not_compared.update(tables)
         still_open = self._open()
-        left = [table for table in tables if table in still_open]
-        self._failures = Counter({table: self._failures[table] + 1 for table in left})
-        return left
+        remaining = [table for table in tables if table in still_open]
+        self._failures = Counter({table: self._failures[table] + 1 for table in remaining})
+        return remaining
 
     def _prove(self, tables: list[str]) -> None:
         """Compare ``tables``; if that is not clean, compare each half of them.
@@ -119,12 +119,12 @@ class CoverageProver:
     def _gives_up_on(self, tables: list[str]) -> bool:
         """Leave tables that failed too often to a person; return whether there are any."""
         most = _FEW_FAILURES if self._gives_up else _MOST_FAILURES
-        given_up = [table for table in tables if self._failures[table] > most]
-        if given_up:
-            self._ledger.given_up(given_up, f"bwtui repair --relay {self._relay}")
-            for table in given_up:
+        abandoned = [table for table in tables if self._failures[table] > most]
+        if abandoned:
+            self._ledger.given_up(abandoned, f"bwtui repair --relay {self._relay}")
+            for table in abandoned:
                 del self._failures[table]
-        return bool(given_up)
+        return bool(abandoned)
 
     def _compare(self, tables: list[str]) -> bool:
         """Compare and repair ``tables``; return whether none has to be compared any more.

@@ -74,12 +74,12 @@ class DeadLetterActionLog:
             return {}
         except OSError as error:
             raise file_failed("the action log of dead letters can't be read", error) from error
-        found: dict[str, tuple[DeadLetterAction, ...]] = {}
+        actions: dict[str, tuple[DeadLetterAction, ...]] = {}
         # A line that a crash has torn was never reported as done.
         for note in filter(None, map(_note, lines)):
             for id in note.letters:
-                found[id] = (*found.get(id, ()), note)
-        return found
+                actions[id] = (*actions.get(id, ()), note)
+        return actions
 
     def size(self) -> int:
         """Return the size of the log in bytes, which shows whether it has grown."""
@@ -112,8 +112,8 @@ class DeadLetterActionLog:
 
 def _note(line: bytes) -> DeadLetterAction | None:
     try:
-        found: Any = json.loads(line)
-        note: DeadLetterAction = from_json_object(DeadLetterAction, found)
+        entry: Any = json.loads(line)
+        note: DeadLetterAction = from_json_object(DeadLetterAction, entry)
     except (ValueError, TypeError, AttributeError, RecursionError):
         return None
     texts = (*note.letters, *note.new, note.by, note.task, note.text)

@@ -78,10 +78,10 @@ def settled(
         # missed.
         if last is not None and task is not None and task.is_over and last.place >= file.first:
             ended.setdefault(task.id, (last, task, []))[2].append(letter)
-    made: list[DeadLetterAction] = []
-    for asked, task, of_task in ended.values():
-        made += _notes(asked, task, of_task, file.letters)
-    return made
+    actions: list[DeadLetterAction] = []
+    for request, task, of_task in ended.values():
+        actions += _notes(request, task, of_task, file.letters)
+    return actions
 
 
 def _task(note: DeadLetterAction, tasks: Mapping[str, BackfillStatus]) -> BackfillStatus | None:
@@ -90,7 +90,7 @@ def _task(note: DeadLetterAction, tasks: Mapping[str, BackfillStatus]) -> Backfi
 
 
 def _notes(
-    asked: DeadLetterAction,
+    request: DeadLetterAction,
     task: BackfillStatus,
     of_task: Sequence[DeadLetter],
     letters: Sequence[DeadLetter],
@@ -104,16 +104,18 @@ def _notes(
 
     if task.state != "done":
         return [note("failed", of_task, task.error or task.state)]
-    again: dict[object, str] = {
+    new_letters: dict[object, str] = {
         key: letter.id
         for letter in letters
         if letter.table == task.table
         and letter.operation in _PUT_IN
         and not letter.xid
-        and (letter.place >= asked.place or letter.time >= asked.time)
+        and (letter.place >= request.place or letter.time >= request.time)
         for key in keys_of(letter)
     }
-    found = [(one, tuple(again[key] for key in keys_of(one) if key in again)) for one in of_task]
-    sent = [one for one, new in found if not new]
-    made = [note("sent", sent)] if sent else []
-    return made + [note("refused", [one], new=new) for one, new in found if new]
+    results = [
+        (one, tuple(new_letters[key] for key in keys_of(one) if key in new_letters)) for one in of_task
+    ]
+    sent = [one for one, new in results if not new]
+    actions = [note("sent", sent)] if sent else []
+    return actions + [note("refused", [one], new=new) for one, new in results if new]

@@ -43,11 +43,11 @@ class RetryPlan:
 
 def plan(letters: Iterable[DeadLetter]) -> RetryPlan:
     """Return the plan that re-sends the rows of ``letters``."""
-    made = RetryPlan()
+    result = RetryPlan()
     groups: dict[str, dict[tuple[str, ...], list[DeadLetter]]] = {}
     for letter in letters:
         if why := refusal(letter):
-            made.refused.setdefault(why, []).append(letter)
+            result.refused.setdefault(why, []).append(letter)
         else:
             columns = tuple(name for name, _ in letter.key)
             groups.setdefault(letter.table, {}).setdefault(columns, []).append(letter)
@@ -55,17 +55,17 @@ def plan(letters: Iterable[DeadLetter]) -> RetryPlan:
         newest = max(by_key, key=lambda columns: max(letter.time for letter in by_key[columns]))
         for columns, of_key in by_key.items():
             if columns == newest:
-                made.wanted.append(_wanted(table, columns, of_key))
+                result.wanted.append(_table_retry(table, columns, of_key))
                 continue
             why = (
                 f"the key of {table} was ({', '.join(columns)}), but newer dead letters have a "
                 "different key; "
             )
-            made.refused[why + _SNAPSHOT.format(table=table, unkeyed="")] = of_key
-    return made
+            result.refused[why + _SNAPSHOT.format(table=table, unkeyed="")] = of_key
+    return result
 
 
-def _wanted(table: str, columns: tuple[str, ...], letters: Sequence[DeadLetter]) -> TableRetry:
+def _table_retry(table: str, columns: tuple[str, ...], letters: Sequence[DeadLetter]) -> TableRetry:
     keys = dict.fromkeys(
         tuple(value or "" for _, value in key) for letter in letters for key in keys_of(letter)
     )
@@ -105,7 +105,7 @@ def _is_text(text: str) -> bool:
     return True
 
 
-def submit(relay: str, wanted: TableRetry) -> tuple[BackfillStatus, bool]:
+def submit(relay: str, retry: TableRetry) -> tuple[BackfillStatus, bool]:
     """Request the rows, and log that for the dead letters; return the task, and whether the relay runs.
 
     A stopped relay does the work after its next start. The request is durable before the log entry: a crash
@@ -115,19 +115,19 @@ def submit(relay: str, wanted: TableRetry) -> tuple[BackfillStatus, bool]:
     place = DeadLetterFile(DeadLetterWriter(state_folder(relay)).path, lambda _: ()).size()
     with scratch("bwtui-letters-") as folder:
         path = folder / "letters.keys"
-        write_keys(path, wanted.keys)
-        asked = BackfillRequest(wanted.table, keys=str(path), reason="retry", key_columns=wanted.key_columns)
+        write_keys(path, retry.keys)
+        backfill = BackfillRequest(retry.table, keys=str(path), reason="retry", key_columns=retry.key_columns)
         try:
-            id, is_running = send_again(relay, asked), True
+            id, is_running = send_again(relay, backfill), True
             tasks: Sequence[BackfillStatus] = tasks_of_running(relay)
         except (RelayUnresponsive, RequestRefused):
             raise
         except ConnectionFailed as error:
             with kept(relay, error) as store:
-                id, is_running = store.submit(asked), False
+                id, is_running = store.submit(backfill), False
                 tasks = store.statuses()
-    task = next((one for one in tasks if one.id == id), BackfillStatus(id, wanted.table, "retry"))
-    ids = tuple(letter.id for letter in wanted.letters)
+    task = next((one for one in tasks if one.id == id), BackfillStatus(id, retry.table, "retry"))
+    ids = tuple(letter.id for letter in retry.letters)
     note = DeadLetterAction("retry", ids, time=_moment(task), task=id, requested=task.requested, place=place)
     DeadLetterActionLog(relay).add([note])
     return task, is_running

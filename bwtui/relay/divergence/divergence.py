@@ -63,15 +63,15 @@ class Divergences:
 
     def unnamed(self) -> list[Divergence]:
         """Return the divergences whose keys are not listed yet. Raises StateFailed."""
-        found = []
+        unnamed = []
         for path in sorted(self._folder.glob("*.json")):
             try:
                 one: Divergence = from_json_object(Divergence, json.loads(path.read_text(encoding="utf-8")))
             except (OSError, ValueError, TypeError) as error:
                 raise StateFailed(f"{path} can't be read", "remove it, and run 'bwtui repair'") from error
             if one.slot == self._slot and not one.is_named:
-                found.append(one)
-        return found
+                unnamed.append(one)
+        return unnamed
 
     def name(self, one: Divergence, keys: list[dict[str, Any]]) -> Path:
         """Write the keys durably and return the file's path; `end` marks them as listed.

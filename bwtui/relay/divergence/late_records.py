@@ -221,12 +221,12 @@ class LateRecords:
                 records += len(batch)
                 each(database, _COUNT, (it.key for it in batch if it.session in self._sessions))
                 each(database, _COUNT_LATE, (it.key for it in batch if it.session not in self._sessions))
-            found = "select key from keys where records > 1"
+            repeated_sql = "select key from keys where records > 1"
             # End markers of transactions are not records, but count as offsets.
             is_late = records > handed_over(topic) - one.handed_over
-            ((count,),) = database.execute(f"select count(*) from ({found})")
+            ((count,),) = database.execute(f"select count(*) from ({repeated_sql})")
             if is_late:
-                keys = (key for (key,) in database.execute(found))
+                keys = (key for (key,) in database.execute(repeated_sql))
                 unknown = self._send_again(one.table, keys) if count else 0
                 self._tell(topic, one, count, unknown)
         one.scanned = one.seen

@@ -144,7 +144,7 @@ class OrphanedKeys:
         ]
         path = self._divergences.name(one, named)
         taken_back = self._take_back(named) if self._settings.heal else set()
-        self._tell(one, tails, named, path, taken_back)
+        self._report_keys(one, tails, named, path, taken_back)
         self._divergences.end(one)
 
     def _schema_text(self, number: int) -> str | None:
@@ -208,7 +208,7 @@ class OrphanedKeys:
         finally:
             path.unlink(missing_ok=True)
 
-    def _tell(
+    def _report_keys(
         self,
         one: Divergence,
         tails: dict[str, RecentRecords],
@@ -219,20 +219,20 @@ class OrphanedKeys:
         counts = Counter(key["table"] for key in named)
         whose = ", ".join(f"{count:,} of {table}" for table, count in sorted(counts.items()))
         unknown = sorted(one.tables[topic] for topic, tail in tails.items() if tail.unknown or tail.keyless)
-        says = f"the new primary lacks changes sent from {one.range}"
+        text = f"the new primary lacks changes sent from {one.range}"
         if whose:
-            known = f"{says}; affected keys: {whose}, listed in {path}"
+            affected = f"{text}; affected keys: {whose}, listed in {path}"
             is_done = not counts.keys() - taken_back
             hint = "no action needed: the relay re-sends their current rows" if is_done else _REPAIR
-            self._notice(known, hint)
+            self._notice(affected, hint)
         if unknown:
-            what = (
-                f"{says}; the affected keys can't be determined for {', '.join(unknown)}: their "
+            undetermined = (
+                f"{text}; the affected keys can't be determined for {', '.join(unknown)}: their "
                 "records have no headers or no key"
             )
-            self._notice(what, f"{_REPAIR}; with --headers the relay lists the keys")
+            self._notice(undetermined, f"{_REPAIR}; with --headers the relay lists the keys")
         if not whose and not unknown:
-            self._notice(f"{says}; no key in the topics is affected", "no action needed")
+            self._notice(f"{text}; no key in the topics is affected", "no action needed")
 
     def _notice(self, text: str, hint: str) -> None:
         _log.warning("%s", text, extra=event("diverged", hint=hint))

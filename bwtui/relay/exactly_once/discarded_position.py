@@ -27,10 +27,10 @@ def forget(folder: Path, last: SlotCheckpoint | None) -> None:
     if last is None or not last.written_by:
         return
     path = _path(folder, last.slot)
-    said = {"of": [last.system_identifier, last.database, last.slot], "written_by": last.written_by}
+    content = {"of": [last.system_identifier, last.database, last.slot], "written_by": last.written_by}
     try:
         private_parent(path)
-        write_durably(path, json.dumps(said))
+        write_durably(path, json.dumps(content))
     except OSError as error:
         raise file_failed(f"the slot's discarded position can't be recorded in {path}", error) from error
 

@@ -119,27 +119,32 @@ class PositionStore:
         snapshot that begins, which is written before any of its rows. ``recorded`` is the place where the
         recording continues. Raises ConnectionFailed, RefusedError, SlotLost.
         """
-        given_up = threading.Event()
+        abandoned = threading.Event()
         try:
-            found: tuple[Producer, Position] = ask(
-                partial(self._begin, given_up, recorded, one_by_one=one_by_one, snapshot=snapshot)
+            result: tuple[Producer, Position] = ask(
+                partial(self._begin, abandoned, recorded, one_by_one=one_by_one, snapshot=snapshot)
             )
         except BaseException:
             # The call may wait for Kafka for a long time. It must not fence the relay that owns the slot by
             # that time.
-            given_up.set()
+            abandoned.set()
             raise
         assert self._memory is not None
         self._memory.wrote(self._session)
-        return found
+        return result
 
     def _begin(
-        self, given_up: threading.Event, recorded: RecordedPosition | None, *, one_by_one: bool, snapshot: int
+        self,
+        abandoned: threading.Event,
+        recorded: RecordedPosition | None,
+        *,
+        one_by_one: bool,
+        snapshot: int,
     ) -> tuple[Producer, Position]:
         """See `begin`. A fenced relay can read in the topic which run has fenced it."""
 
         def check() -> None:
-            if given_up.is_set():
+            if abandoned.is_set():
                 raise ConnectionFailed("the relay no longer waits for Kafka's answer", "no action needed")
 
         check()
@@ -152,10 +157,10 @@ class PositionStore:
         if snapshot:
             last = Position(*self._identity, passed=snapshot, phase="snapshot", tables=self.position.tables)
         else:
-            found = self._last()
-            if found is None and self.position.session:
+            position = self._last()
+            if position is None and self.position.session:
                 raise self._lost()
-            last = found or self.position
+            last = position or self.position
         now = replace(last, session=self._session, recorded=recorded)
         check()
         try:
@@ -202,8 +207,8 @@ class PositionStore:
 
     def note_chunk(self, task: BackfillTask) -> None:
         """Include the progress of ``task`` in the next position: rows of it were sent since the last one."""
-        others = {id: said for id, said in self.chunks.items() if id != task.id}
-        self.chunks = dict([*others.items(), (task.id, task.progress())][-_TASKS:])
+        chunks = {id: progress for id, progress in self.chunks.items() if id != task.id}
+        self.chunks = dict([*chunks.items(), (task.id, task.progress())][-_TASKS:])
 
     def refusal(self, spans: Sequence[DeliverySpan]) -> RefusedError | None:
         """Return the error if Kafka rejected a message of ``spans``."""

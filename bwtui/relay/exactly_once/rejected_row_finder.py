@@ -90,8 +90,8 @@ class WholeTransactionPolicy(RowPolicy):
     #: Whether such a row has made the session start again.
     is_sought = False
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
         #: How often Kafka has rejected the dead letter of each row.
         self._refusals: Counter[tuple[Any, ...]] = Counter()
 

@@ -75,7 +75,7 @@ class TransactionalStream:
             )
         else:
             session.without_care()
-        position = self._begin(is_careful=is_careful, anew=True)
+        position = self._begin(is_careful=is_careful, is_new_pass=True)
         self._exactly.check_tables(position)
         self._exactly.check_history(position)
         # A different relay may have sent more changes since this one read the position.
@@ -88,10 +88,10 @@ class TransactionalStream:
         DuplicateFilter(session, position, recorder)
         self._inner.begin_session(stream)
 
-    def _begin(self, *, is_careful: bool, anew: bool) -> Position:
+    def _begin(self, *, is_careful: bool, is_new_pass: bool) -> Position:
         context = self._context
         ask = partial(context.patience.ask, context.destination.service.name)
-        recorded = self._recorded(anew=anew)
+        recorded = self._recorded(is_new_pass=is_new_pass)
         producer, position = self._exactly.begin(ask, one_by_one=is_careful, recorded=recorded)
         self._sink.begin(producer, one_by_one=is_careful)
         self._is_careful = self._sink.is_eager = self._policy.is_alone = is_careful
@@ -134,19 +134,19 @@ class TransactionalStream:
             ordinal = max(rows.ordinal, base.ordinal or 0)
         server = self._exactly.server
         mine = self._exactly.mine(lsn, ordinal, part, passed, server, rows.events, changes)
-        return replace(mine, recorded=self._recorded(anew=False))
+        return replace(mine, recorded=self._recorded(is_new_pass=False))
 
-    def _recorded(self, *, anew: bool) -> RecordedPosition | None:
-        """Return how far the current session is recorded, or with ``anew`` the session that begins."""
+    def _recorded(self, *, is_new_pass: bool) -> RecordedPosition | None:
+        """Return how far the current session is recorded, or with ``is_new_pass`` the session that begins."""
         recorder = self._context.recorder
-        return None if recorder is None else recorder.recorded(anew=anew)
+        return None if recorder is None else recorder.recorded(is_new_pass=is_new_pass)
 
     def _end_care(self, stream: TransactionalSession) -> None:
         """Return to requests of many messages."""
         while not self._sink.flush(_WAIT_SECONDS):
             stream.pulse(0)
         if self._sink.is_clean:
-            self._begin(is_careful=False, anew=False)
+            self._begin(is_careful=False, is_new_pass=False)
 
     def _may_split(self) -> bool:
         stream = self._stream

@@ -84,7 +84,7 @@ class HealComparison:
     def _is_over(self) -> bool:
         """Run the command once; return whether this thread has nothing left to do."""
         self._tell(state="comparing", detail="comparing tables with topics", hint="")
-        code, result, said = self._command.run(["--lost-slot"], lambda detail: self._tell(detail=detail))
+        code, result, lines = self._command.run(["--lost-slot"], lambda detail: self._tell(detail=detail))
         due = self._due.status
         if due is None:
             self._on_end(None)
@@ -93,7 +93,7 @@ class HealComparison:
         elif untrusted := result.get("untrusted"):
             self._give_up(due, list(map(str, untrusted)), result)
         else:
-            why, hint = _why(code, result, said), _hint(said)
+            why, hint = _why(code, result, lines), _hint(lines)
             self._tell(state="waiting", tries=due.tries + 1, detail=why, hint=hint)
             return False
         return True
@@ -194,16 +194,16 @@ def _listen(stream: Any, on_progress: Callable[[str], None], lines: list[str]) -
             lines.append(text)
 
 
-def _why(code: int, result: dict[str, Any], said: list[str]) -> str:
-    error = next((line for line in said if line.startswith("bwtui: error: ")), "")
+def _why(code: int, result: dict[str, Any], lines: list[str]) -> str:
+    error = next((line for line in lines if line.startswith("bwtui: error: ")), "")
     if error:
         return error.removeprefix("bwtui: error: ")
     after = result.get("after") or result.get("before") or {}
     if result:
         return f"the comparison ended {after.get('verdict')}: {after.get('classes')}; it will be repeated"
-    return said[-1] if said else f"the comparison ended with exit code {code}"
+    return lines[-1] if lines else f"the comparison ended with exit code {code}"
 
 
-def _hint(said: list[str]) -> str:
-    hint = next((line for line in said if line.startswith("hint: ")), "")
+def _hint(lines: list[str]) -> str:
+    hint = next((line for line in lines if line.startswith("hint: ")), "")
     return hint.removeprefix("hint: ")

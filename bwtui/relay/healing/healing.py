@@ -51,7 +51,7 @@ class Healing:
         #: The session that holds the reservation of the slot until a session reads the slot.
         self._session: Connection | None = None
         #: Where this run created the slot, until the recording has taken note of it.
-        self._made_at: int | None = None
+        self._created_at: int | None = None
         self._comparing: HealComparison | None = None
         #: Why the heal failed, for a relay that ends once it has caught up.
         self.ended: Indeterminate | None = None
@@ -101,7 +101,7 @@ class Healing:
         if how is None and due is not None and self._is_under_way:
             if memory.is_unread and memory.last is not None:
                 # An earlier run created the slot, and ended before the heal or the recording took note of it.
-                self._made_at = memory.last.confirmed_lsn
+                self._created_at = memory.last.confirmed_lsn
             else:
                 how = SlotLost(due.reason, _HINT)
         if how is not None:
@@ -153,16 +153,16 @@ class Healing:
         The heal stores the slot as created only after that, so that a start after the refusal is refused
         again.
         """
-        made_at, self._made_at = self._made_at, None
-        if made_at is None:
+        created_at, self._created_at = self._created_at, None
+        if created_at is None:
             return
         assert self._due is not None
         # In an older copy's history, the LSNs received so far lie ahead. Careful mode up to there would not
         # end.
-        self._report.confirmed_lsn = self._report.received_lsn = made_at
+        self._report.confirmed_lsn = self._report.received_lsn = created_at
         if context.recorder is not None:
-            context.recorder.go_back(made_at, is_gap=True)
-        self._due.made(format_lsn(made_at))
+            context.recorder.go_back(created_at, is_gap=True)
+        self._due.made(format_lsn(created_at))
 
     @property
     def is_at_work(self) -> bool:
@@ -215,8 +215,8 @@ class Healing:
         assert self._due is not None
         is_certain = how.in_stream or self._is_under_way
         self._report.detail = f"recreating slot {self._settings.slot}: {how.message}"
-        found = calls.make(partial(self._in_session, partial(self._reserve, memory, how)))
-        if found is None and not is_certain:
+        loss = calls.make(partial(self._in_session, partial(self._reserve, memory, how)))
+        if loss is None and not is_certain:
             self._release()
             return ()
         self._due.begin(how.message)
@@ -224,7 +224,7 @@ class Healing:
         with self._report.account.during("slot"):
             lsn, publications = calls.make(partial(self._in_session, self._make_slot))
         memory.renew(lsn, publications)
-        self._made_at = lsn
+        self._created_at = lsn
         note = f"{how.message}; the relay recreated it at {format_lsn(lsn)} and compares topics with tables"
         self._report.error("notice", RefusedError(note, _HINT))
         return publications
@@ -255,6 +255,6 @@ class Healing:
             self._release()
             raise
 
-    def _waiting(self, what: str) -> None:
-        self._report.detail = what
+    def _waiting(self, detail: str) -> None:
+        self._report.detail = detail
         check_stop(self._stop_requested)

@@ -76,13 +76,13 @@ def lost_here(
 
 def _server(connection: Connection, settings: RelaySettings) -> ServerIdentity:
     """Return the server of ``connection``; only a replication session can read its timeline history."""
-    other = connect_raw(settings.postgres)
+    session = connect_raw(settings.postgres)
     try:
-        server, began = identify(other), execute_raw(other, _SERVER_SQL)
+        server, began = identify(session), execute_raw(session, _SERVER_SQL)
     except ServerError as error:
         raise ConnectionFailed(error.message, "check PostgreSQL's log") from error
     finally:
-        other.finish()
+        session.finish()
     if began != query(connection, _SERVER_SQL):
         raise ConnectionFailed(
             "different servers answered at the same address",
@@ -100,7 +100,7 @@ def make(connection: Connection, settings: RelaySettings, on_wait: OnWait) -> tu
     """
     name = settings.slot
     state = wait_for_release(lambda: slot.slot_state(connection, name), on_wait)
-    _refuse_others(connection, state)
+    _refuse_foreign(connection, state)
     publications = publication.existing(connection, settings.publication_name)
     if not publications:
         if not settings.owns_publication:
@@ -110,8 +110,8 @@ def make(connection: Connection, settings: RelaySettings, on_wait: OnWait) -> tu
                 "recreate it as it was and start again; 'bwtui doctor' shows which tables it lacks",
             )
         # Somebody who dropped the publication may have left its unkeyed companion.
-        left = quote_identifier(publication.unkeyed_name(settings.publication_name))
-        execute(connection, f"drop publication if exists {left}")
+        companion = quote_identifier(publication.unkeyed_name(settings.publication_name))
+        execute(connection, f"drop publication if exists {companion}")
         tables = chosen_tables(connection, settings, None)
         publications = publication.create(connection, settings.publication_name, tables)
     if state is not None:
@@ -119,7 +119,7 @@ def make(connection: Connection, settings: RelaySettings, on_wait: OnWait) -> tu
     return slot.create_permanent(connection, name), publications
 
 
-def _refuse_others(connection: Connection, state: SlotState | None) -> None:
+def _refuse_foreign(connection: Connection, state: SlotState | None) -> None:
     """Raise RefusedError for a slot of a different plugin or database: it was never this relay's."""
     if state is None:
         return

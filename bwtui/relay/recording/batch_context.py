@@ -103,10 +103,10 @@ class BatchContext:
         changes in the segment before this batch.
         """
         letters = tags(frames)
-        seen = scan(frames, letters, self.transaction, position)
+        result = scan(frames, letters, self.transaction, position)
         counts = count_changes(frames, letters, relations, only) + counts
-        lsns = (seen.first_lsn, seen.last.commit_lsn)
+        lsns = (result.first_lsn, result.last.commit_lsn)
         block = OutgoingBlock(
-            BlockKind.CHANGES, parts, lsns, seen.changes, seen.entries, seen.transactions, counts
+            BlockKind.CHANGES, parts, lsns, result.changes, result.entries, result.transactions, counts
         )
-        return block, seen.last
+        return block, result.last

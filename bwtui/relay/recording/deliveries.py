@@ -64,8 +64,8 @@ class Deliveries:
         """
         if self._in_transactions:
             for receipt in receipts:
-                known = (REFUSED if at == REFUSED else UNKNOWN for at in receipt.partitions)
-                receipt.partitions = array("i", known)
+                partitions = (REFUSED if at == REFUSED else UNKNOWN for at in receipt.partitions)
+                receipt.partitions = array("i", partitions)
                 receipt.offsets = array("q", [UNKNOWN]) * len(receipt.offsets)
         self.settled(receipts)
 
@@ -96,10 +96,10 @@ class Deliveries:
             self._held = None
 
     def _hold(self, file: io.FileIO, payload: bytes) -> None:
-        left = memoryview(len(payload).to_bytes(_LENGTH) + payload)
+        remaining = memoryview(len(payload).to_bytes(_LENGTH) + payload)
         try:
-            while left:
-                left = left[file.write(left) :]
+            while remaining:
+                remaining = remaining[file.write(remaining) :]
         except OSError as error:
             self._journal.fail(error)
             # The recording is not written any more, and neither are these reports.

@@ -39,11 +39,11 @@ class RecordErrorPolicy:
         hint = f"the relay continues without recording; {error.hint}"
         self._report.error("recording", StateFailed(error.message, hint))
 
-    def at_last_number(self, what: str) -> bool:
-        """Give up if ``what`` has run out of numbers, and return whether it has. Raises StateFailed."""
-        if what:
-            self.give_up(past_numbering(what))
-        return bool(what)
+    def at_last_number(self, subject: str) -> bool:
+        """Give up if ``subject`` has run out of numbers, and return whether it has. Raises StateFailed."""
+        if subject:
+            self.give_up(past_numbering(subject))
+        return bool(subject)
 
     def _keep(self, entry: ErrorEntry) -> None:
         if entry.kind == "recording":

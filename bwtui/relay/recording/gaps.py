@@ -26,7 +26,7 @@ class GapReporter:
             self._report.error("recording", gap_error(since, until))
 
 
-def pass_said(
+def pass_event(
     number: int,
     kind: Literal["snapshot", "stream"],
     start_lsn: int,
@@ -38,7 +38,7 @@ def pass_said(
     exactly_once: bool,
 ) -> Pass:
     """Return the event of a pass whose first batch is ``batch``."""
-    said: Pass = {
+    content: Pass = {
         "pass": number,
         "kind": kind,
         "start_lsn": start_lsn,
@@ -47,17 +47,17 @@ def pass_said(
         "session": session.hex(),
     }
     if exactly_once:
-        said["exactly_once"] = True
+        content["exactly_once"] = True
     if behind is not None:
-        said["behind"] = {"lsn": behind.lsn, "ordinal": behind.ordinal}
+        content["behind"] = {"lsn": behind.lsn, "ordinal": behind.ordinal}
         if behind.recorded is not None:
             recorded = behind.recorded
-            said["behind"]["recorded"] = {
+            content["behind"]["recorded"] = {
                 "session": recorded.session,
                 "pass": recorded.pass_number,
                 "position": recorded.position,
             }
-    return said
+    return content
 
 
 def lacking(behind: Position | None, seen: tuple[int, int], reached: int) -> int:

@@ -46,15 +46,15 @@ class StatusSchedule:
         self.source: Callable[[], Status] | None = None
         self._looked_at = self._written_at = float("-inf")
         self._last: dict[str, Any] = {}
-        self._said: dict[str, Any] = {}
+        self._recorded: dict[str, Any] = {}
 
     def due(self) -> dict[str, Any] | None:
         """Return the status to write now, or None."""
         now = time.monotonic()
         if self.source is None or now - self._looked_at < _SECONDS:
             return None
-        self._looked_at, self._said = now, recorded_status(self.source())
-        return self._changed(self._said, now)
+        self._looked_at, self._recorded = now, recorded_status(self.source())
+        return self._changed(self._recorded, now)
 
     def last(self) -> dict[str, Any] | None:
         """Return the last status if anything has changed since the previous one, or None.
@@ -63,9 +63,9 @@ class StatusSchedule:
         """
         if self.source is None:
             return None
-        said = recorded_status(self.source())
-        said |= {name: self._said[name] for name in _WHILE_IT_WORKS & self._said.keys()}
-        return self._changed(said, time.monotonic())
+        status = recorded_status(self.source())
+        status |= {name: self._recorded[name] for name in _WHILE_IT_WORKS & self._recorded.keys()}
+        return self._changed(status, time.monotonic())
 
     def _changed(self, status: dict[str, Any], now: float) -> dict[str, Any] | None:
         # A stall is part of the verdict, whose other figures change all the time.
@@ -90,16 +90,16 @@ def recorded_status(status: Status) -> dict[str, Any]:
     Older versions refuse a state that they don't know, so ``state`` is the phase, and a stall is only in the
     verdict. They ignore ``outages``, the periods of errors.
     """
-    said = {name: value for name, value in status.to_json().items() if name not in _LEFT_OUT}
+    content = {name: value for name, value in status.to_json().items() if name not in _LEFT_OUT}
     # Older versions read the verdict from this field.
-    said["verdict"] = said.pop("verdict_details")
+    content["verdict"] = content.pop("verdict_details")
     if status.state == "stalled":
-        said["state"] = status.phase or "streaming"
-    said["outages"] = [
+        content["state"] = status.phase or "streaming"
+    content["outages"] = [
         {name: getattr(entry, name) for name in _OUTAGE}
         for entry in [entry for entry in status.errors if entry.since is not None][-_OUTAGES:]
     ]
-    return said
+    return content
 
 
 def error_json(entry: ErrorEntry) -> dict[str, Any]:
@@ -163,19 +163,19 @@ def late_beginning(start_lsn: int) -> RefusedError:
     )
 
 
-def another_history(seen: int, until: int) -> RefusedError:
-    """Return the error if changes up to ``seen`` are recorded, but the server has them only to ``until``."""
+def another_history(recorded: int, until: int) -> RefusedError:
+    """Return the error if changes up to ``recorded`` are recorded, but the server has them only to ``until``."""
     return RefusedError(
-        f"the recording holds changes up to {format_lsn(seen)}, but this server's history has them only "
+        f"the recording holds changes up to {format_lsn(recorded)}, but this server's history has them only "
         f"up to {format_lsn(until)}",
         "record into a different folder",
     )
 
 
-def past_numbering(what: str) -> StateFailed:
-    """Return the error for a recording without numbers left for ``what``."""
+def past_numbering(subject: str) -> StateFailed:
+    """Return the error for a recording without numbers left for ``subject``."""
     hint = "relay these without --record, then start again with --record"
-    return StateFailed(f"a recording can't number more than {LARGEST_ORDINAL:,} {what}", hint)
+    return StateFailed(f"a recording can't number more than {LARGEST_ORDINAL:,} {subject}", hint)
 
 
 def torn_end(cut: int) -> RefusedError:

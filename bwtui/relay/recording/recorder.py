@@ -32,7 +32,7 @@ from bwtui.relay.recording.batch_context import BatchContext
 from bwtui.relay.recording.change_details import ChangeDetails
 from bwtui.relay.recording.deliveries import Deliveries
 from bwtui.relay.recording.error_policy import RecordErrorPolicy
-from bwtui.relay.recording.gaps import GapReporter, lacking, pass_said
+from bwtui.relay.recording.gaps import GapReporter, lacking, pass_event
 from bwtui.relay.recording.json_blocks import (
     StatusSchedule,
     another_history,
@@ -78,7 +78,7 @@ class Recorder:
         self._unsent = ChangeDetails()
         self._references = References(self._append, report)
         #: Whether this run has taken a snapshot, after which nothing is missing.
-        self._began_anew = False
+        self._began_pass = False
         self._ending = RecordErrorPolicy(settings, report)
         self._gaps = GapReporter(report, partial(self._json, BlockKind.EVENT))
         self._status = StatusSchedule()
@@ -113,10 +113,10 @@ class Recorder:
         self.deliveries.begin_pass(kind)
         number = self._pass["pass"] + 1
         if kind == "snapshot":
-            self._began_anew = True
+            self._began_pass = True
         else:
             before = self._before.reached
-            is_first = number == self._before.pass_number + 1 and not self._began_anew
+            is_first = number == self._before.pass_number + 1 and not self._began_pass
             reached = max(self._journal.reached, before or 0, covered(self._pass) if behind else 0)
             until = max(start_lsn if is_first else 0, lacking(behind, self._seen, reached))
             # Repeated changes may come from a different server, and are durable only once they are recorded
@@ -125,7 +125,7 @@ class Recorder:
             if until and not (behind and self._ending.gave_up):
                 self._gaps.note(None if is_first and before is None else reached, until)
         exactly_once = self._settings.exactly_once
-        begun = pass_said(
+        begun = pass_event(
             number, kind, start_lsn, self._batch, self._seen, self._session, behind, exactly_once=exactly_once
         )
         if self._json(BlockKind.EVENT, {"event": "pass", **begun}):
@@ -167,11 +167,11 @@ class Recorder:
         self._under_way.end_rows()
         self._references.back()
 
-    def recorded(self, *, anew: bool) -> RecordedPosition | None:
-        """Return how far this pass is recorded, or with ``anew`` the next pass; None if that has ended."""
+    def recorded(self, *, is_new_pass: bool) -> RecordedPosition | None:
+        """Return how far this pass is recorded, or with ``is_new_pass`` the next pass; None if that has ended."""
         if self._ending.gave_up:
             return None
-        return RecordedPosition(self._session.hex(), self._pass["pass"] + anew, self._position)
+        return RecordedPosition(self._session.hex(), self._pass["pass"] + is_new_pass, self._position)
 
     def relation(self, relation: Relation) -> None:
         """Record the current definition of a relation; earlier batches hold rows of its former definition."""
@@ -329,8 +329,8 @@ class Recorder:
 
     def promise(self, *, soon: bool = False) -> Callable[[], bool]:
         """Return a function that reports whether all written so far is on the disk; see `Journal.promise`."""
-        is_kept = self._journal.promise(soon=soon)
-        return lambda: self._ending.gave_up or is_kept()
+        is_durable = self._journal.promise(soon=soon)
+        return lambda: self._ending.gave_up or is_durable()
 
     def settle(self, *, idle: bool = False) -> None:
         """Do periodic work; ``idle`` means that the relay is only waiting for the disk.

@@ -101,9 +101,9 @@ class NewTables:
         """Yield tables with the publication that they leave and the publication that they join."""
         misplaced = self._misplaced or {}
         for table in list_tables(connection, partitions=True):
-            found = misplaced.get(table.oid)
-            if table.owned and (found is not None or table.partitioned):
-                move = self._move_of(connection, table, found, history)
+            current = misplaced.get(table.oid)
+            if table.owned and (current is not None or table.partitioned):
+                move = self._move_of(connection, table, current, history)
                 if move is not None:
                     yield table, *move
 
@@ -111,32 +111,32 @@ class NewTables:
         self,
         connection: Connection,
         table: TableInfo,
-        found: publication.MisplacedTable | None,
+        current: publication.MisplacedTable | None,
         history: PublicationHistory,
     ) -> tuple[str, str] | None:
         name = self._settings.publication_name
         to = publication.publication_for(name, table, allow_unkeyed=self._settings.allow_unkeyed)
         to = to if self._filter(table) else ""
-        may_block = table.partitioned or (found is not None and found.in_first)
+        may_block = table.partitioned or (current is not None and current.in_first)
         is_blocked = may_block and publication.lacks_identity(table)
         if is_blocked and publication.listing(connection, name, table).get(name):
             # It does not join the publication of inserts either: its topic is compacted.
             return name, ""
-        if found is None or found.in_first or not to:
+        if current is None or current.in_first or not to:
             return None
-        if found.in_first is not None:
+        if current.in_first is not None:
             return (publication.unkeyed_name(name), to) if to == name else None
         if history.was_removed(table) or publication.listing(connection, name, table):
             return None
         return "", to
 
     def _report_lost_key(self, table: TableInfo) -> None:
-        says = (
+        text = (
             f"table {table.qualified_name} lost its replica identity, so the relay removed it from the "
             "publication, where PostgreSQL would reject its UPDATE and DELETE: its rows are no longer sent"
         )
         hint = "add a primary key: the relay then adds the table again and sends its rows"
-        self._report.error("notice", RefusedError(says, hint), table.qualified_name)
+        self._report.error("notice", RefusedError(text, hint), table.qualified_name)
 
     # -- notices -------------------------------------------------------------------------------------------
 
@@ -159,8 +159,8 @@ class NewTables:
             hint = item.hint if len(item.hint) <= _HINT_CHARACTERS else f"{_DOCTOR} what to run"
             self._report.error("notice", RefusedError(f"{item.subject} {item.says}", hint), item.table)
         if more := missing[_NOTICES:]:
-            says = f"{len(more)} more such notices about the publication"
-            self._report.error("notice", RefusedError(says, f"{_DOCTOR} all; --table narrows the selection"))
+            text = f"{len(more)} more such notices about the publication"
+            self._report.error("notice", RefusedError(text, f"{_DOCTOR} all; --table narrows the selection"))
 
     def _with_reason(self, item: Shortfall) -> Shortfall:
         why = self._refused.get(item.info.oid) if item.info is not None and not item.captured else None

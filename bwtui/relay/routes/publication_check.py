@@ -41,9 +41,9 @@ class PublicationCheck:
 
     def ask(self, connection: pq.abc.PGconn, names: tuple[str, ...]) -> PublicationStates:
         """Return the states of ``names``, and of those that an earlier run read. Raises ServerError."""
-        wanted = ", ".join(map(quote_literal, self._wanted(names)))
+        listed = ", ".join(map(quote_literal, self._required(names)))
         sql = f"""select pubname, oid, pubinsert, pubupdate, pubdelete, pubtruncate
-                    from pg_catalog.pg_publication where pubname in ({wanted})"""
+                    from pg_catalog.pg_publication where pubname in ({listed})"""
         return {
             name or "": PublicationState(
                 oid or "", frozenset(one for one, flag in zip(_OPERATIONS, flags, strict=True) if flag == "t")
@@ -53,32 +53,32 @@ class PublicationCheck:
 
     def take(self, names: tuple[str, ...], states: PublicationStates) -> None:
         """Check that all requested publications exist, and report what has changed. Raises RefusedError."""
-        wanted = self._wanted(names)
-        for name in wanted:
+        required = self._required(names)
+        for name in required:
             if name not in states:
                 raise RefusedError(
                     f"publication {name} is missing, but the slot was read with it",
                     "if rows were written meanwhile, the relay reports that a new snapshot is needed; "
-                    f"'bwtui doctor' shows which tables to add after this: {self._made(name)}",
+                    f"'bwtui doctor' shows which tables to add after this: {self._create_statement(name)}",
                 )
         for name, now in states.items():
             self._report_changes(name, self._before.get(name, now), now)
         self._before = states
-        self._memory.remember_publications(wanted)
+        self._memory.remember_publications(required)
 
-    def _wanted(self, names: tuple[str, ...]) -> tuple[str, ...]:
+    def _required(self, names: tuple[str, ...]) -> tuple[str, ...]:
         remembered = self._memory.last.publications if self._memory.last is not None else ()
         return tuple(dict.fromkeys((*names, *(name for name in remembered if name in self._family))))
 
-    def _made(self, name: str) -> str:
+    def _create_statement(self, name: str) -> str:
         keyed, unkeyed = create_statements(self._family[0], ())
         return format_sql(unkeyed if name == self._family[1] else keyed)
 
     def _report_changes(self, name: str, before: PublicationState, now: PublicationState) -> None:
         if before.oid != now.oid:
             self._notice(f"publication {name} was dropped and recreated")
-        if gone := before.operations - now.operations:
-            listed = ", ".join(operation for operation in _OPERATIONS if operation in gone)
+        if removed := before.operations - now.operations:
+            listed = ", ".join(operation for operation in _OPERATIONS if operation in removed)
             self._notice(f"publication {name} no longer publishes {listed}")
 
     def _notice(self, message: str) -> None:

@@ -154,18 +154,18 @@ class Router:
                 if not draft.keys and not self._settings.allow_unkeyed:
                     if self._patience.look(partial(attributes, oid=draft.relation.oid)):
                         raise self._unkeyed(draft.relation)
-                    gone = "the table was dropped, so its key is unknown: its messages have a null key"
-                    draft.counters.note(gone)
+                    text = "the table was dropped, so its key is unknown: its messages have a null key"
+                    draft.counters.note(text)
                 draft.types = self._types(draft.relation)
             except (RefusedError, RowError) as error:
                 draft.refusal = error
 
     def _make_topics(self, drafts: Sequence[_RouteDraft]) -> None:
-        wanted = {draft.topic: bool(draft.keys) for draft in drafts}
-        if not wanted:
+        is_keyed = {draft.topic: bool(draft.keys) for draft in drafts}
+        if not is_keyed:
             return
         service = self._service
-        limits_of = self._patience.ask(service.name, lambda: service.ensure_topics(wanted))
+        limits_of = self._patience.ask(service.name, lambda: service.ensure_topics(is_keyed))
         service.take_limits(limits_of)
         self._on_topics(limits_of)
         for draft in drafts:
@@ -202,19 +202,19 @@ class Router:
 
     def _register(self, drafts: Sequence[_RouteDraft]) -> None:
         """Register every key and value schema concurrently."""
-        wanted = [
+        schemas = [
             (draft, part, subject, schema)
             for draft in drafts
             if draft.encoder is not None
             for part, subject, schema in _schemas(draft.topic, draft.encoder)
         ]
-        new = self._new_subjects([subject for _, _, subject, _ in wanted])
+        new = self._new_subjects([subject for _, _, subject, _ in schemas])
         calls = [
-            partial(self._register_one, subject, schema, subject in new) for *_, subject, schema in wanted
+            partial(self._register_one, subject, schema, subject in new) for *_, subject, schema in schemas
         ]
         ids: dict[tuple[str, str], int] = {}
         results = self._patience.ask_all("the schema registry", calls)
-        for (draft, part, _, _), answer in zip(wanted, results, strict=True):
+        for (draft, part, _, _), answer in zip(schemas, results, strict=True):
             if isinstance(answer, BwtuiError):
                 draft.refusal = draft.refusal or answer
             else:

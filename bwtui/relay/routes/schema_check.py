@@ -64,8 +64,8 @@ def check_schemas(settings: RelaySettings, registry: SchemaRegistry, script: str
         with after_script(settings.postgres, "") as connection:
             before = {table.oid for table in list_tables(connection)}
         with after_script(settings.postgres, script) as connection:
-            made = [table for table in list_tables(connection) if table.oid not in before]
-            checks = _tables(connection, settings, made)
+            created = [table for table in list_tables(connection) if table.oid not in before]
+            checks = _tables(connection, settings, created)
     except psycopg2.Error as error:
         raise statement_failed(error) from error
     for check in checks:
@@ -74,14 +74,16 @@ def check_schemas(settings: RelaySettings, registry: SchemaRegistry, script: str
     return checks
 
 
-def _tables(connection: Connection, settings: RelaySettings, made: Sequence[TableInfo]) -> list[TableCheck]:
+def _tables(
+    connection: Connection, settings: RelaySettings, created: Sequence[TableInfo]
+) -> list[TableCheck]:
     names = publication.existing(connection, settings.publication_name)
     published = publication.published_tables(connection, names) if names else []
     columns = {(table.namespace, table.name): table.columns for table in published}
     checks, records = [], RecordOwners(settings.namespace)
     carried = selected_tables(connection, settings)
     chosen = TableFilter(settings)
-    joining = [table for table in made if table not in carried and chosen(table)]
+    joining = [table for table in created if table not in carried and chosen(table)]
     for table in (*carried, *joining):
         topic = topic_name(settings.topic_prefix, table.namespace, table.name)
         check = TableCheck(table.qualified_name, topic)
@@ -120,15 +122,15 @@ def _refuse_collisions(checks: Sequence[TableCheck]) -> None:
     by_topic = {check.topic: check for check in checks}
     for group in colliding_topics(by_topic):
         for topic in group:
-            by_topic[topic].refusal = topics_collide([by_topic[other].table for other in group], group)
+            by_topic[topic].refusal = topics_collide([by_topic[member].table for member in group], group)
 
 
 def _ask(registry: SchemaRegistry, check: TableCheck, encoder: TableEncoder, *, is_named: bool) -> None:
     key, value = subject_names(check.topic)
-    asked = {"value": (value, encoder.value_schema)}
+    schemas = {"value": (value, encoder.value_schema)}
     if encoder.key_schema is not None:
-        asked = {"key": (key, encoder.key_schema), **asked}
-    for part, (subject, schema) in asked.items():
+        schemas = {"key": (key, encoder.key_schema), **schemas}
+    for part, (subject, schema) in schemas.items():
         try:
             if is_named:
                 registry.refuse_renamed(subject, schema)

@@ -80,9 +80,9 @@ class SessionRoutes(dict[int, TableRoute | None]):
 
     def _build_with_next(self, relation: Relation) -> TableRoute | None:
         together = [relation, *self._coming(relation)]
-        route, *others = self._build(together)
-        pairs = zip(together[1:], others, strict=True)
-        self._ready |= {other.oid: (other, built) for other, built in pairs}
+        route, *later_routes = self._build(together)
+        pairs = zip(together[1:], later_routes, strict=True)
+        self._ready |= {following.oid: (following, built) for following, built in pairs}
         return route
 
     def _coming(self, first: Relation) -> list[Relation]:
@@ -98,16 +98,16 @@ class SessionRoutes(dict[int, TableRoute | None]):
                 used.add(_oid(frame, BODY_OFFSET)[0])
             elif tag == _RELATION:
                 announced.append(relation_of(frame[PAYLOAD_OFFSET:]))
-        seen: set[int | str] = {first.oid, first.qualified_name}
+        taken: set[int | str] = {first.oid, first.qualified_name}
         chosen = []
         for relation in announced:
             names: set[int | str] = {relation.oid, relation.qualified_name}
             present = self.get(relation.oid)
             # An unchanged relation that is announced again may keep its route.
             is_new = present is None or present.relation != relation
-            if relation.oid in used and relation.oid not in self._ready and is_new and not names & seen:
+            if relation.oid in used and relation.oid not in self._ready and is_new and not names & taken:
                 chosen.append(relation)
-            seen |= names
+            taken |= names
         return chosen
 
     @property
