@@ -165,7 +165,7 @@ def _parse_json(data: bytes, number: type[str]) -> dict[str, Any]:
     try:
         found: dict[str, Any] = json.loads(data, parse_int=number, parse_float=number, parse_constant=number)
     except ValueError as error:
-        raise UndecodableMessage("it is no JSON") from error
+        raise UndecodableMessage("it is not valid JSON") from error
     return found
 
 

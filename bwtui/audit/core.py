@@ -269,7 +269,7 @@ def check_balance(connection: duckdb.DuckDBPyConnection) -> None:
     broken = [f"{name}: {left} is not {right}" for name, (left, right) in equations.items() if left != right]
     if broken:
         raise UnbalancedAudit(
-            f"the audit does not balance ({broken[0]})", "this is an error of the audit: report it"
+            f"the audit does not balance ({broken[0]})", "this is a bug in the audit: please report it"
         )
 
 

@@ -48,14 +48,14 @@ class Schemas:
                 self.unknown.add(number)
         found = self._parsed[number]
         if found is None:
-            raise UndecodableMessage(f"no schema has the id {number}")
+            raise UndecodableMessage(f"there is no schema with id {number}")
         return found
 
     def decode(self, data: bytes) -> tuple[RowSchema, dict[str, Any]]:
         """Return a message's schema and its row, which must use all of its bytes. Raises Undecodable."""
         number = schema_id(data)
         if number is None:
-            raise UndecodableMessage("it does not begin as Confluent's wire format does")
+            raise UndecodableMessage("it does not start with the header of Confluent's wire format")
         schema = self.get(number)
         stream = io.BytesIO(data)
         stream.seek(_HEAD)
@@ -64,7 +64,7 @@ class Schemas:
         except Exception as error:
             raise UndecodableMessage("it can't be decoded under its schema") from error
         if stream.tell() != len(data) or not isinstance(row, dict):
-            raise UndecodableMessage("bytes are left after its end")
+            raise UndecodableMessage("it has additional bytes after its end")
         return schema, row
 
 

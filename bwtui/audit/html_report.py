@@ -36,7 +36,7 @@ def page(report: AuditSummary) -> str:
         *_charts(report),
         "<h2>Findings</h2>",
         _findings(report),
-        "<h2>What was audited</h2>",
+        "<h2>Audit</h2>",
         _table(("", ""), _facts(report)),
         "</html>",
     ]

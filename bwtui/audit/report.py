@@ -175,7 +175,7 @@ def unreadable(damaged: Mapping[str, int]) -> list[str]:
     """Return a note for each topic with ``damaged`` offsets."""
     return [
         f"{number:,} offset{'s are' if number > 1 else ' is'} in batches of {topic} that can't be read:"
-        " what is there is not known"
+        " their records are unknown"
         for topic, number in sorted(damaged.items())
     ]
 

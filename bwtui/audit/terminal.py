@@ -31,9 +31,9 @@ def show(report: AuditSummary, console: "Console | None" = None) -> None:
         for finding in listed[:_SHOWN]:
             console.print(Text(f"  {line(finding)}"), soft_wrap=True)
         if (more := total - min(len(listed), _SHOWN)) > 0:
-            console.print(Text(f"  … and {more:,} more: --json has them", style="dim"))
+            console.print(Text(f"  … and {more:,} more: see --json", style="dim"))
     if report.details.get("masked") and any(one.key or one.fields for one in report.findings):
-        console.print(Text("note: keys and values are masked; --show-values shows them", style="dim"))
+        console.print(Text("note: keys and values are masked; use --show-values to show them", style="dim"))
     for note in report.notes:
         console.print(Text(escape(f"note: {note}"), style="dim"), soft_wrap=True)
 
@@ -45,7 +45,7 @@ def headline(report: AuditSummary) -> str:
     outside = report.classes.get("outside_window", 0)
     if outside:
         # They were not checked, so the line must not read as if they were.
-        sides += f" ({outside:,} outside the recording, which are not judged)"
+        sides += f" ({outside:,} outside the recording, not audited)"
     if report.verdict == "clean":
         return f"clean: {sides}, {CLEAN[report.question]}"
     if report.verdict == "anomalies":

@@ -47,7 +47,7 @@ class VerifyRun:
             return None
         if self.verdict == "anomalies":
             return DifferencesFound(self.sentence, "'bwtui demo --headless --json' shows each of them")
-        return Indeterminate(self.sentence, "'bwtui demo --headless --json' says what could not be decided")
+        return Indeterminate(self.sentence, "'bwtui demo --headless --json' lists what could not be decided")
 
     def to_json(self) -> dict[str, Any]:
         """Return the audit's part of the demo's JSON object."""
@@ -82,10 +82,12 @@ def run(
     if process.returncode in _REPORTED and out.strip():
         return VerifyRun(what, typed, json.loads(out))
     lines = [line.removeprefix("bwtui: error: ") for line in err.strip().splitlines()]
-    sentence = f"'{typed}' ended with exit code {process.returncode}: {lines[-2:][0] if lines else 'no word'}"
+    sentence = (
+        f"'{typed}' ended with exit code {process.returncode}: {lines[-2:][0] if lines else 'no message'}"
+    )
     kind = Indeterminate if process.returncode == Indeterminate.exit_code else BwtuiError
     hints = [line.removeprefix("hint: ") for line in lines if line.startswith("hint: ")]
-    raise kind(sentence, hints[-1] if hints else "run that command by itself: its messages say more")
+    raise kind(sentence, hints[-1] if hints else "run that command separately to see its messages")
 
 
 def _end(process: subprocess.Popen[str]) -> None:

@@ -46,7 +46,7 @@ class WorkloadProcess:
         if code is not None and not self.latest["done"]:
             self._join()
             raise BwtuiError(
-                f"the workload ended by itself with exit code {code}: {self._last_words()}",
+                f"the workload ended unexpectedly with exit code {code}: {self._last_words()}",
                 look_at_log("postgres"),
             )
 
@@ -95,4 +95,4 @@ class WorkloadProcess:
             self._errors = [*self._errors[-20:], line.strip()]
 
     def _last_words(self) -> str:
-        return self._errors[-1] if self._errors else "it said nothing"
+        return self._errors[-1] if self._errors else "it printed nothing"

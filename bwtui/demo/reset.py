@@ -32,7 +32,7 @@ def reset_topics(broker: str, prefix: str, topics: list[str]) -> None:
         create_topics(admin, topics)
     except KafkaException as error:
         raise ConnectionFailed(
-            f"the demo could not make its topics: {error.args[0].str()}", look_at_log("kafka")
+            f"the demo can't create its topics: {error.args[0].str()}", look_at_log("kafka")
         ) from error
 
 
@@ -86,7 +86,7 @@ def reset_relay(name: str) -> None:
     while is_held(name):
         if time.monotonic() > deadline:
             raise RefusedError(
-                f"the relay {name} of an earlier demo does not stop", f"end it with 'bwtui stop {name}'"
+                f"the relay {name} of an earlier demo does not stop", f"stop it with 'bwtui stop {name}'"
             )
         if not asked:
             asked = _ask_to_stop(name)

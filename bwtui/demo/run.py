@@ -108,7 +108,7 @@ class Demo:
         self._sandbox = Sandbox(self.options.folder)
         # An attached sandbox ends with this process, however that ends.
         services = self._services = self._sandbox.up(self._progress, attached=not self.options.keep)
-        self.note("making a fresh shop: database, topics and schema subjects")
+        self.note("recreating the shop: database, topics and schema subjects")
         if self.options.audit and not self.recording:
             # The audit needs a recording; it stays, and can be opened, until the next demo.
             self.recording = str(self.options.folder / "recording")
@@ -124,7 +124,7 @@ class Demo:
         # The writes begin before the relay, so that its snapshot is taken during writes.
         with self.interrupts.shielded():
             self._workload = WorkloadProcess(self._dsn, self.options.rate, self.options.seed, NAME)
-        self.note(f"{self.options.rate:g} transactions a second; starting the relay")
+        self.note(f"{self.options.rate:g} transactions per second; starting the relay")
         with self.interrupts.shielded():
             self._engine = launch.start(self._relay_settings(services))
         self._engine.wait_ready()
@@ -154,8 +154,8 @@ class Demo:
         if error is not None:
             raise error
         if self._engine.process.poll() is not None and self.settled is None:
-            problem = "the relay was stopped by someone else, so the topics lack what came after"
-            raise Indeterminate(problem, "leave its relay alone while the demo runs")
+            problem = "the relay was stopped from outside the demo, so the topics lack the later changes"
+            raise Indeterminate(problem, "do not stop the demo's relay while the demo runs")
         self._workload.check()
 
     def check_writes(self) -> None:
@@ -186,7 +186,7 @@ class Demo:
             assert self._workload is not None
             self._settling = True
             if not quiet:
-                self.note("stopping the writes, and waiting for the relay to confirm the last one")
+                self.note("stopping the writes and waiting until the relay confirms the last one")
             counts = self._workload.stop()
             with contextlib.closing(shop.connect(self._dsn)) as connection:
                 connection.autocommit = True
@@ -204,9 +204,9 @@ class Demo:
                 return status
             if time.monotonic() > deadline:
                 raise Indeterminate(
-                    f"the relay confirmed {format_lsn(status.confirmed_lsn)} and not {format_lsn(end)}"
+                    f"the relay confirmed only {format_lsn(status.confirmed_lsn)}, not {format_lsn(end)},"
                     f" within {CATCH_UP_SECONDS:.0f} s after the last write",
-                    status.detail or "the machine may be too slow for it: run it again with fewer --seconds",
+                    status.detail or "the machine may be too slow: run the demo again with fewer --seconds",
                 )
             if self._abandoned.wait(_POLL):
                 raise Interrupted()
@@ -254,7 +254,7 @@ class Demo:
     def compare(self, progress: Callable[[int, int], None] = lambda done, total: None) -> ShopComparison:
         """Read the topics with an independent consumer and compare them with the tables."""
         assert self._services is not None
-        self.note("reading the topics back with an independent consumer")
+        self.note("reading the topics with an independent consumer")
         with (
             contextlib.closing(shop.connect(self._dsn)) as connection,
             contextlib.closing(

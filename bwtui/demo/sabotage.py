@@ -71,7 +71,9 @@ class Judgement:
             return f"the audit found all {number} planted faults, and nothing else"
         places = [f"{one.name} at {one.topic} {one.partition}@{one.offset}" for one in self.overlooked]
         mistakes = [f"it did not find {', '.join(places)}"] if places else []
-        mistakes += [f"it told of {', '.join(self.invented)} that nobody planted"] if self.invented else []
+        mistakes += (
+            [f"it reported {', '.join(self.invented)}, which was not planted"] if self.invented else []
+        )
         return f"of {number} planted faults: {'; '.join(mistakes)}"
 
     def to_json(self) -> dict[str, Any]:
@@ -86,7 +88,7 @@ def sabotage(broker: str, topic: str, seed: int) -> list[PlantedFault]:
         damaged, faults = plan(topic, held, random.Random(seed))
         _write(broker, topic, damaged)
     except KafkaException as error:
-        problem = f"the topic {topic} could not be sabotaged: {error.args[0].str()}"
+        problem = f"faults could not be planted in topic {topic}: {error.args[0].str()}"
         raise BwtuiError(problem, look_at_log("kafka")) from error
     return faults
 
@@ -116,8 +118,8 @@ def plan(topic: str, held: Partitions, draw: random.Random) -> tuple[Partitions,
     """
     if len(held) < 3:
         raise RefusedError(
-            f"{topic} has {len(held)} partitions, and sabotage needs three",
-            "leave out --sabotage here",
+            f"topic {topic} has {len(held)} partitions, but --sabotage needs three",
+            "leave out --sabotage",
         )
     planted = {partition: list(records) for partition, records in held.items()}
     faults: list[PlantedFault] = []
@@ -130,7 +132,9 @@ def plan(topic: str, held: Partitions, draw: random.Random) -> tuple[Partitions,
         _swap(planted[third], topic, third, faults, draw)
         _append(planted[third], strayed, topic, third, faults, draw)
     except (IndexError, ValueError):
-        raise RefusedError(f"{topic} holds too little to sabotage", "let the demo run longer") from None
+        raise RefusedError(
+            f"topic {topic} has too few records for --sabotage", "run the demo for more --seconds"
+        ) from None
     return planted, faults
 
 
@@ -230,8 +234,8 @@ def _read(broker: str, topic: str) -> Partitions:
             low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), _TIMEOUT)
             if low:
                 raise RefusedError(
-                    f"{topic} has lost its beginning already",
-                    "run a shorter demo: its topics keep all of it",
+                    f"Kafka has already removed the first records of topic {topic}",
+                    "run the demo for fewer --seconds, so that the topic keeps all records",
                 )
             records[partition] = []
             ends += high
@@ -240,7 +244,7 @@ def _read(broker: str, topic: str) -> Partitions:
         while sum(map(len, records.values())) < ends:
             batch = consumer.consume(10_000, _TIMEOUT)
             if not batch:
-                raise RefusedError(f"the records of {topic} can't be read to their end", look_at_log("kafka"))
+                raise RefusedError(f"topic {topic} can't be read to its end", look_at_log("kafka"))
             for message in batch:
                 if message.error() is not None:
                     raise KafkaException(message.error())
@@ -280,6 +284,6 @@ def _write(broker: str, topic: str, planted: Partitions) -> None:
             producer.poll(0)
     if producer.flush(_TIMEOUT) or refused:
         raise BwtuiError(
-            f"the topic {topic} could not be written again: {refused[:1] or 'no answer'}",
+            f"topic {topic} could not be rewritten: {refused[:1] or 'no answer'}",
             look_at_log("kafka"),
         )

@@ -61,7 +61,7 @@ create table public.orders (
     deliver_at  timestamp
 );
 create index on public.orders (customer_id);
--- The whole old row comes along, so that the screens can show before and after.
+-- The WAL includes the whole old row, so that the screens can show before and after.
 alter table public.orders replica identity full;
 
 create table public.order_items (
@@ -206,8 +206,8 @@ def _refuse_others(cursor: Any, database: str, ours: Sequence[str]) -> None:
     others = [str(name) for (name,) in cursor.fetchall()]
     if others:
         raise RefusedError(
-            f"the demo makes database {database} anew, and slot {others[0]} of another relay reads it",
-            f"end that relay ('bwtui stop') and drop its slot ('bwtui slots drop {others[0]}'), or wipe the "
+            f"the demo can't recreate database {database}: slot {others[0]} of another relay reads it",
+            f"stop that relay ('bwtui stop') and drop its slot ('bwtui slots drop {others[0]}'), or wipe the "
             "demo's services: BWTUI_SANDBOX_HOME=… bwtui sandbox down --wipe",
         )
 

@@ -136,7 +136,7 @@ class DemoTopicReader:
                 heard = time.monotonic()
             elif time.monotonic() - heard > _PATIENCE:
                 raise Indeterminate(
-                    f"the broker sent no record for {_PATIENCE:.0f} s while some were due",
+                    f"the broker sent no record for {_PATIENCE:.0f} s before the end of the topics",
                     look_at_log("kafka"),
                 )
         self._consumer.unassign()
@@ -162,7 +162,7 @@ class DemoTopicReader:
         """Account for one record, or for the end of a partition."""
         error = message.error()
         if error is not None and error.code() != KafkaError._PARTITION_EOF:
-            problem = f"the topics could not be read to their end: {error.str()}"
+            problem = f"the topics can't be read to their end: {error.str()}"
             raise Indeterminate(problem, look_at_log("kafka"))
         topic, offset = message.topic() or "", message.offset() or 0
         place = (topic, message.partition() or 0)

@@ -61,12 +61,12 @@ class ShopComparison:
         rows, messages = (sum(getattr(t, name) for t in self.tables) for name in ("rows", "messages"))
         if self.outcome == "equal":
             return (
-                f"equal: {rows:,} rows in {len(self.tables)} tables are what their topics say,"
+                f"equal: {rows:,} rows in {len(self.tables)} tables equal the latest values of their topics,"
                 f" after {messages:,} messages"
             )
         if self.outcome == "indeterminate":
             holes = sum(table.holes for table in self.tables)
-            return f"could not be decided: {holes:,} offsets of the topics hold no record"
+            return f"undecided: {holes:,} offsets of the topics have no record"
         return f"NOT equal: {'; '.join(self._reasons())}"
 
     def _reasons(self) -> list[str]:
@@ -75,12 +75,12 @@ class ShopComparison:
             "extra": "rows that only the topics have",
             "different": "rows that differ",
             "unreadable": "records that can't be read",
-            "split_keys": "keys in two partitions or forms",
+            "split_keys": "keys in two partitions or encodings",
         }
         sums = {name: sum(getattr(table, name) for table in self.tables) for name in names}
         reasons = [f"{sums[name]:,} {text}" for name, text in names.items() if sums[name]]
         if self.foreign_topics:
-            reasons.append(f"topics of no table: {', '.join(self.foreign_topics)}")
+            reasons.append(f"topics without a table: {', '.join(self.foreign_topics)}")
         return reasons
 
     def error(self) -> BwtuiError | None:
@@ -88,7 +88,7 @@ class ShopComparison:
         if self.outcome == "equal":
             return None
         if self.outcome == "different":
-            return DifferencesFound(self.sentence, "'bwtui demo --headless --json' counts them by table")
+            return DifferencesFound(self.sentence, "'bwtui demo --headless --json' lists the counts by table")
         return Indeterminate(self.sentence, f"{look_at_log('kafka')}, and run the demo again")
 
     def to_json(self) -> dict[str, Any]:

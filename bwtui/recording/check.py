@@ -96,9 +96,9 @@ def _check_order(path: SegmentPath, expected: int, result: CheckResult, *, is_la
         missing = f"segment {expected} is" if one else f"segments {expected} to {path.number - 1} are"
         result.damages.append(damaged(place, f"{missing} missing before it"))
     elif path.number < expected:
-        result.damages.append(damaged(place, "there is another segment of this number"))
+        result.damages.append(damaged(place, "a different segment has the same number"))
     if not path.is_finished and not is_last:
-        result.damages.append(damaged(place, "it was never finished, and others follow it"))
+        result.damages.append(damaged(place, "it is unfinished, but later segments follow it"))
 
 
 def _note_missing_end(last: SegmentPath, size: int, result: CheckResult, sealed: SealedCheck) -> None:
@@ -119,7 +119,10 @@ def _open(path: SegmentPath) -> SegmentCheck:
             path = same[0] if same else path
         except OSError as error:
             raise file_failed(f"{path.path} can't be read", error) from error
-    raise StateFailed(f"{path.path} is gone", "somebody takes files away while they are being checked")
+    raise StateFailed(
+        f"{path.path} disappeared during the check",
+        "check again when no process removes files of the recording",
+    )
 
 
 def _count(result: CheckResult, segment: SegmentCheck, *, is_last: bool) -> None:

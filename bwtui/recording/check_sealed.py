@@ -102,7 +102,7 @@ class SealedCheck:
         except OSError as error:
             raise file_failed(f"{path} can't be read", error) from error
         if size != file.bytes:
-            return f"it has {size:,} bytes, and had {file.bytes:,}"
+            return f"it has {size:,} bytes instead of {file.bytes:,}"
         return None if sha256_of(path) == file.sha256 else "it does not match its checksum"
 
     def _strangers(self, manifest: Manifest) -> list[str]:
@@ -121,22 +121,22 @@ class SealedCheck:
         if sealed is None or not sealed.headers_sha256 or not segment.foot_offset:
             return
         if segment.file.sha256(segment.foot_offset) != sealed.sha256:
-            self._note(segment.name, f"{_MANIFEST} knows it with other bytes")
+            self._note(segment.name, f"{_MANIFEST} lists different contents for it")
 
     def check_segments(self, recording: str, segments: Mapping[str, str | None]) -> None:
         """Compare the journal's segments (name to digest, None if damaged) with those that were sealed."""
         if self.manifest is None:
             return
         if recording and recording != self.manifest.recording:
-            self._note(_MANIFEST, "it is another recording's")
+            self._note(_MANIFEST, "it belongs to a different recording")
             return
         for run in self._missing(segments):
-            more = f" and the {len(run) - 1:,} behind it up to {run[-1]}" if len(run) > 1 else ""
+            more = f" and the {len(run) - 1:,} after it up to {run[-1]}" if len(run) > 1 else ""
             are = "are" if more else "is"
-            self._note(run[0], f"this segment{more} {are} missing, and {_MANIFEST} lists what was in it")
+            self._note(run[0], f"this segment{more} {are} missing, but {_MANIFEST} lists their sealed files")
         for sealed in self.manifest.segments:
             if segments.get(sealed.name) not in (None, sealed.digest):
-                self._note(sealed.name, f"{_MANIFEST} knows it with another checksum")
+                self._note(sealed.name, f"{_MANIFEST} lists a different checksum for it")
 
     def _missing(self, segments: Mapping[str, str | None]) -> Iterator[list[str]]:
         """Yield runs of consecutive missing segments."""

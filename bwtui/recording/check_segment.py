@@ -116,7 +116,7 @@ class SegmentCheck:
             offset = following
             on_read(offset)
         if offset != limit:
-            self._note(limit, "a block ends where none should")
+            self._note(limit, "the blocks do not end where the index begins")
         return limit
 
     def _pass_over(self, damage: DamagedAt, block: JournalBlock | None, chain: Chain) -> int | None:
@@ -141,7 +141,7 @@ class SegmentCheck:
         elif step.batch is not None:
             expected, chain.next_batch = chain.next_batch, step.batch.number + 1
             if expected not in (None, step.batch.number):
-                self._note(block.offset, f"it is batch {step.batch.number}, and should be {expected}")
+                self._note(block.offset, f"it is batch {step.batch.number} instead of batch {expected}")
             sizes = [len(section.keys) for section in step.batch.sections]
             self.messages += sum(sizes)
             if sizes and self._is_sent:
@@ -159,24 +159,26 @@ class SegmentCheck:
         head = self._walk.context.head
         self._is_sent = is_sent(head)
         for what, actual, expected in (
-            ("the digest of the segment before", head["previous"], chain.previous),
+            ("the digest of the previous segment", head["previous"], chain.previous),
             ("its first change", head["first_position"], chain.position),
             ("its first batch", head["first_batch"], chain.next_batch),
             ("the recording", head["recording"], chain.recording or None),
         ):
             if expected is not None and actual != expected:
-                self._note(0, f"it does not follow the segment before: {what} is another")
+                self._note(0, f"it does not follow the previous segment: {what} differs")
         chain.recording = head["recording"]
 
     def _take_delivery(self, block: JournalBlock, chain: Chain) -> None:
         try:
             delivery = unpack_delivery(block.payload)
         except ValueError:
-            self._note(block.offset, "a DELIVERY can't be taken apart")
+            self._note(block.offset, "a DELIVERY block can't be parsed")
             return
         self.deliveries += sum(partition >= 0 for partition in delivery.partitions)
         if not _settle(delivery, chain) and chain.is_certain:
-            self._note(block.offset, f"a DELIVERY for batch {delivery.batch}, which has no such messages")
+            self._note(
+                block.offset, f"a DELIVERY block reports messages that batch {delivery.batch} does not have"
+            )
 
     # -- index and foot ------------------------------------------------------------------------------------
 
@@ -197,12 +199,12 @@ class SegmentCheck:
                 offset, intact = following, False
                 continue
             if block.kind != kind or (intact and block.number != number):
-                self._note(offset, f"a {kind.name} block should stand here")
+                self._note(offset, f"expected a {kind.name} block here")
                 return None
             blocks.append(block)
             offset = block.end
         if offset + TRAILER_SIZE != self.file.size:
-            self._note(offset, "the segment does not end behind its foot")
+            self._note(offset, "the segment does not end after its foot")
         foot = self._parse_foot(blocks[-1]) if blocks and blocks[-1].kind == BlockKind.FOOT else None
         if intact and not self.damages and foot is not None:
             self.foot_offset = blocks[-1].offset
@@ -240,7 +242,7 @@ class SegmentCheck:
                 self._note(end.offset, f"the foot's {name} differs from the blocks")
         name = segment_name(self.number, self.totals.first_lsn, self.totals.last_lsn)
         if name != self.name:
-            self._note(0, f"the file should be called {name}")
+            self._note(0, f"the file should be named {name}")
 
     def _follow(self, chain: Chain, foot: Foot | None) -> None:
         """Set the values with which the next segment must begin."""

@@ -44,7 +44,9 @@ def segments(folder: Path) -> list[SegmentPath]:
     try:
         names = [path.name for path in folder.iterdir()]
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise UsageError(f"{folder} is no recording", "name the folder that --record was given") from error
+        raise UsageError(
+            f"{folder} is not a recording", "give the folder that was given to --record"
+        ) from error
     except OSError as error:
         raise file_failed(f"{folder} can't be read", error) from error
     paths = []
@@ -63,7 +65,7 @@ def open_segment(path: Path) -> BinaryIO:
     number = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(number).st_mode):
         os.close(number)
-        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
     return os.fdopen(number, "rb")
 
 
@@ -71,7 +73,7 @@ def existing_segments(folder: Path) -> list[SegmentPath]:
     """Return the segments of a recording. Raises UsageError when there are none."""
     paths = segments(folder)
     if not paths:
-        raise UsageError(f"{folder} holds no recording", "name the folder that --record was given")
+        raise UsageError(f"{folder} contains no recording", "give the folder that was given to --record")
     return paths
 
 
@@ -94,7 +96,7 @@ class FolderLock:
                 self._undo()
                 raise StateFailed(
                     f"the recording's folder {folder} can't be written: {_reason(error)}",
-                    "name a folder that can be made, or written",
+                    "choose a folder that can be created or written",
                 ) from error
             if not self._lock():
                 break
@@ -104,7 +106,7 @@ class FolderLock:
             self.release()
         self.release()
         raise RefusedError(
-            f"another process is writing the recording {folder}", "stop it, or record into another folder"
+            f"another process is writing the recording {folder}", "stop it, or record into a different folder"
         )
 
     def _open(self, folder: Path) -> None:
@@ -158,7 +160,7 @@ class FolderLock:
 
 def _reason(error: OSError) -> str:
     if isinstance(error, FileExistsError | NotADirectoryError):
-        return "a file stands in its place"
+        return "a file has the same path"
     return error.strerror or str(error)
 
 

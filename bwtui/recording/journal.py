@@ -166,7 +166,7 @@ class Journal:
             if not self._segment.is_in_place():
                 # The file has been unlinked: its data is lost when this process ends.
                 gone = "its file" if self._folder.is_dir() else "the folder"
-                self.failure = OSError(errno.ENOENT, f"{gone} is gone")
+                self.failure = OSError(errno.ENOENT, f"{gone} was moved or removed")
                 return
             if not self._write_reached(lsn):
                 # Without the block, a later run would not know that the LSN was reached.
@@ -318,10 +318,10 @@ class Journal:
 
 def cannot_write(folder: Path, error: OSError) -> StateFailed:
     """Return the error that explains why the recording can't continue."""
-    hint = "free disk space, and start again"
+    hint = "free disk space, and start the relay again"
     if error.errno == errno.EMSGSIZE:
         # The recording of one row is not split over blocks. A restart reads the same row again.
-        hint = "leave the table of so large a row out (--exclude-table), or relay it without a recording"
+        hint = "exclude the table with the large row (--exclude-table), or relay without --record"
     elif error.errno in (errno.ENOENT, errno.ENOTDIR):
-        hint = "it was moved or removed meanwhile: put it back, or record into another folder"
+        hint = "restore it, or record into a different folder"
     return StateFailed(f"the recording in {folder} can't be written: {error.strerror or error}", hint)

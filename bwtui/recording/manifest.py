@@ -121,7 +121,7 @@ def checked(raw: bytes) -> dict[str, Any]:
         raise ValueError("it does not match its checksum")
     content = json.loads(raw)
     if not isinstance(content, dict):
-        raise ValueError("it is no object")
+        raise ValueError("it is not an object")
     return content
 
 
@@ -130,7 +130,10 @@ def read_manifest(path: Path) -> Manifest:
     try:
         content = checked(path.read_bytes())
         if content["format"] != FORMAT or content["version"] != VERSION:
-            raise ValueError(f"it is version {content['version']} of {content['format']!r}, not ours")
+            raise ValueError(
+                f"its format is version {content['version']} of {content['format']!r}, which this "
+                "bwtui does not support"
+            )
         manifest = Manifest(
             text(content["recording"]),
             obj(content["source"]),
@@ -153,7 +156,7 @@ def sealed_segments(content: Any) -> list[SealedSegment]:
     for entry in array(content):
         segment = SealedSegment(**_own_fields(SealedSegment, entry))
         if not FINISHED.fullmatch(text(segment.name)):
-            raise ValueError("it is no segment's name")
+            raise ValueError("it is not the name of a segment")
         sha256(segment.sha256)
         sha256(segment.digest)
         for value in (segment.first_position, segment.changes, segment.bytes):
@@ -179,7 +182,7 @@ def sealed_files(content: Any) -> list[SealedFile]:
 
 def _sealed_file(file: SealedFile) -> SealedFile:
     if text(file.kind) not in _KINDS or relative(file.path).partition("/")[0] != file.kind:
-        raise ValueError("it is no file of a sealed recording")
+        raise ValueError("it is not a file of a sealed recording")
     sha256(file.sha256)
     for value in (file.rows, file.bytes, file.first_lsn, file.last_lsn):
         number(value)

@@ -24,12 +24,9 @@ from bwtui.recording.reading.complete_prefix import whole_until
 from bwtui.recording.reading.segment_reader import SegmentReader
 from bwtui.recording.segment import SegmentWriter
 
-_NOT_TORN = "nothing was torn"
-MISSING_BEHIND = "the segment that followed it is missing"
-MISSING_HINT = (
-    "restore what is missing from a copy, or say that nothing was there with "
-    "'bwtui recording recover --force'"
-)
+_NOT_TORN = "all blocks are intact"
+MISSING_BEHIND = "the segment after it is missing"
+MISSING_HINT = "restore it from a copy, or treat it as empty with 'bwtui recording recover --force'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +91,7 @@ def _announce_missing(folder: Path) -> list[RecoveryResult]:
                 sync(folder)
             except OSError as error:
                 raise file_failed(f"{folder} can't be recovered", error) from error
-            reason = "it is missing, and taken for empty"
+            reason = "it is missing and treated as empty"
             return [RecoveryResult(partial_path(folder, number).name, "", 0, 0, 0, 0, 0, 0, reason)]
     return []
 
@@ -106,10 +103,10 @@ def _check_number(segment: SegmentPath, before: int) -> None:
     name, missing = segment.path.name, segment.number - before - 1
     reason = f"segments {before + 1} to {segment.number - 1} are missing before it"
     if missing < 0:
-        reason = "there is another segment of this number"
+        reason = "a different segment has the same number"
     elif missing == 1:
         reason = f"segment {before + 1} is missing before it"
-    hint = "restore what is missing from a copy" if missing > 0 else "find out where it comes from"
+    hint = "restore the missing segments from a copy" if missing > 0 else "check where it comes from"
     raise damaged(SegmentPlace(name, 0), reason, f"{hint}, or move {name} elsewhere")
 
 
@@ -124,8 +121,8 @@ def _check_follows(segment: SegmentPath, before: SegmentPath | None, head: Head)
         return
     if head["previous"] != digest:
         name = segment.path.name
-        hint = f"move {name} elsewhere if it is another recording's"
-        raise damaged(SegmentPlace(name, 0), "it does not follow the segment before it", hint)
+        hint = f"move {name} elsewhere if it belongs to a different recording"
+        raise damaged(SegmentPlace(name, 0), "it does not follow the previous segment", hint)
 
 
 def _recover_segment(segment: SegmentPath, before: SegmentPath | None, *, force: bool) -> RecoveryResult:

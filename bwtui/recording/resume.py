@@ -108,7 +108,8 @@ def _refuse_strangers(folder: Path) -> None:
     strangers = [path.name for path in folder.iterdir() if path.name != LOCK]
     if strangers:
         raise RefusedError(
-            f"{folder} holds other files ({min(strangers)})", "record into a folder that is new or empty"
+            f"{folder} contains files that are not part of a recording ({min(strangers)})",
+            "record into a new or empty folder",
         )
 
 
@@ -162,7 +163,7 @@ def _compare(folder: Path, theirs: dict[str, Any], source: dict[str, Any]) -> No
     for name in ("system_identifier", "database", "slot", "output_format"):
         if theirs.get(name) != source.get(name):
             raise RefusedError(
-                f"the recording in {folder} is of another {name.replace('_', ' ')}: "
+                f"the recording in {folder} has a different {name.replace('_', ' ')}: "
                 f"{theirs.get(name)}, not {source.get(name)}",
                 "record into another folder",
             )
@@ -205,7 +206,7 @@ def head_of(path: Path) -> Head:
             source = SegmentFile(file, path.name)
             context, block = SegmentContext(), source.block(0)
             if block.kind != BlockKind.HEAD:
-                raise damaged(SegmentPlace(path.name, 0), "a segment begins with its HEAD block")
+                raise damaged(SegmentPlace(path.name, 0), "the segment does not start with a HEAD block")
             context.take(block, path.name)
             return context.head
     except OSError as error:

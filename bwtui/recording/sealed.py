@@ -92,7 +92,7 @@ def _check_segments(folder: Path, manifest: Manifest) -> int:
             behind += 1
         elif digest_of(foot_of(segment)) != as_sealed.digest:
             raise damaged(
-                SegmentPlace(segment.path.name, 0), f"{SEALED}/{MANIFEST} knows it with another checksum"
+                SegmentPlace(segment.path.name, 0), f"{SEALED}/{MANIFEST} lists a different checksum for it"
             )
     return behind
 
@@ -118,7 +118,7 @@ def check_sizes(root: Path, files: Iterable[SealedFile]) -> None:
         except OSError as error:
             raise damaged_file(file.path, "it is missing") from error
         if size != file.bytes:
-            raise damaged_file(file.path, f"it has {size:,} bytes, and had {file.bytes:,}")
+            raise damaged_file(file.path, f"it has {size:,} bytes instead of {file.bytes:,}")
 
 
 def check_file(root: Path, file: SealedFile) -> int:

@@ -63,7 +63,7 @@ class ConcurrentWrites:
         if len(self._seen) > _MOST_KEYS:
             raise RefusedError(
                 f"more than {_MOST_KEYS:,} keys were written to topic {self._topic} since it was compared",
-                "repair fewer tables at a time (--table), or when less is written",
+                "repair fewer tables at a time (--table), or when there are fewer writes",
             )
         return overtaken
 

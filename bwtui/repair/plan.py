@@ -80,17 +80,20 @@ class TablePlan:
         command = snapshot_command([self.table], relay=self.relay, unkeyed=self.is_unkeyed)
         if self.undecided:
             notes.append(
-                f"{self.undecided:,} keys are in doubt, and left alone: they were written at each look"
+                f"{self.undecided:,} keys are undecided and not sent: they were written during "
+                "every comparison"
             )
         if self.unnamed:
             notes.append(
-                f"{self.unnamed:,} rows are missing in the topic or others there, and no key names them: "
+                f"{self.unnamed:,} rows are missing in the topic or differ, and have no key by "
+                "which they could be sent: "
                 f"'{command}' sends the whole table again"
             )
         if self.own_bytes:
             notes.append(
-                f"{self.own_bytes:,} keys are, or may be, as the relay writes them now, and the topic's "
-                f"others are not: they are left alone; run '{command}', and repair it then"
+                f"{self.own_bytes:,} keys are not sent: the relay's current key encoding differs, "
+                "or may differ, from "
+                f"that of the topic's other keys; run '{command}', then repair the topic"
             )
         return notes
 

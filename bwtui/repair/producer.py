@@ -22,6 +22,7 @@ from bwtui.relay.routes.routing import Router
 from bwtui.relay.run_state import RunState
 from bwtui.relay.service_retry import ServiceRetry
 from bwtui.repair.concurrent_writes import ConcurrentWrites
+from bwtui.repair.hints import REPAIR_WHEN_FIXED
 from bwtui.settings import RelaySettings
 from bwtui.sink.base import DeliveryFailure
 from bwtui.sink.dead_letter_writer import DroppedRow
@@ -37,7 +38,6 @@ from bwtui.source.slot import slot_state
 
 #: Maximum time to wait for an unavailable service (seconds).
 _PATIENCE_SECONDS = 30.0
-_REPAIR_AGAIN = "repair again once that is mended, which compares anew"
 
 
 @dataclass(slots=True)
@@ -165,7 +165,7 @@ class RowProducer:
         if slot_state(connection, settings.slot) is None:
             raise RefusedError(
                 f"the server at {describe(settings.postgres)} has no slot {settings.slot}",
-                "nothing is read from another server than the relay's; -d/--postgres should name one",
+                "the repair reads only from the relay's server: name it with -d/--postgres",
             )
         # A policy that hides rows must make the query fail, not leave them out.
         execute(connection, "set row_security = off")
@@ -179,7 +179,7 @@ class RowProducer:
             return route
         route = self.router.route(chunk.relation)
         if route is None:
-            raise RefusedError(f"table {table} is left out", "see --table and --exclude-table")
+            raise RefusedError(f"table {table} is excluded", "check --table and --exclude-table")
         if route.refusal is not None:
             raise route.refusal
         if (former := self._routes.get(table)) is not None:
@@ -198,7 +198,7 @@ class RowProducer:
         now = time.monotonic()
         self._away_since = (self._away_since or now) if away else 0.0
         if away and now - self._away_since > _PATIENCE_SECONDS:
-            raise ConnectionFailed(away, _REPAIR_AGAIN)
+            raise ConnectionFailed(away, REPAIR_WHEN_FIXED)
 
     def _settle(self, table: str) -> None:
         """Wait until everything that was handed over is acknowledged."""
@@ -228,10 +228,11 @@ class _RegisteredSchemas(SchemaRegistry):
         number = self.schema_id(subject, schema)
         if number is None:
             raise RefusedError(
-                f"subject {subject} does not have the schema that rows of the table would be sent in",
-                "give -f/--output-format, --toast, --namespace and --connect-names as the topic's relay has "
-                "them; if the table was "
-                "altered, let that relay send a row of it first",
+                "the schema with which the table's rows would be sent is not registered under "
+                f"subject {subject}",
+                "give the -f/--output-format, --toast, --namespace and --connect-names of the "
+                "topic's relay; if the "
+                "table was altered, that relay has to send a row of it first",
             )
         return RegisteredSchema(subject, number, None, schema)
 
@@ -256,5 +257,5 @@ def _failed(table: str, failures: Sequence[DeliveryFailure]) -> BwtuiError:
     if failure.is_setup:
         return ServiceRefused(failure.reason, failure.hint)
     if failure.is_outage:
-        return ConnectionFailed(f"not all rows of {table} were sent: {failure.reason}", _REPAIR_AGAIN)
-    return RefusedError(f"a row of {table} can't be sent: {failure.reason}", _REPAIR_AGAIN)
+        return ConnectionFailed(f"not all rows of {table} were sent: {failure.reason}", REPAIR_WHEN_FIXED)
+    return RefusedError(f"a row of {table} can't be sent: {failure.reason}", REPAIR_WHEN_FIXED)

@@ -16,6 +16,7 @@ from bwtui.relay.process.control import (
     settings_of,
 )
 from bwtui.repair import submission
+from bwtui.repair.hints import REPAIR_AGAIN
 from bwtui.repair.repair import Repair, RepairOutcome, saying_what_was_sent
 from bwtui.repair.strays import StrayList
 
@@ -44,7 +45,7 @@ class RelayRepair(Repair):
         """Wait for the tasks of an earlier repair, whose keys would still differ."""
         earlier = [one.id for one in submission.tasks(self.relay) if submission.is_open(one)]
         if earlier and not self.is_dry:
-            self.watch.phase("waiting for what the relay was asked for before")
+            self.watch.phase("waiting for earlier requests to the relay")
             submission.wait(self.relay, earlier, self.watch.count)
 
     def _spelling(self, table: str) -> str | None:
@@ -71,8 +72,8 @@ class RelayRepair(Repair):
         # The settings of a relay that is reconnecting name all of its hosts.
         if replace(settings_of(self.relay), postgres=self.settings.postgres) != self.settings:
             raise RefusedError(
-                f"relay {self.relay} has other settings now than those with which topics were compared",
-                "nothing was sent; repair again, which compares anew",
+                f"relay {self.relay} was restarted with different settings since the comparison",
+                f"nothing was sent; {REPAIR_AGAIN}",
             )
 
     def _announce(self, lists: Sequence[StrayList]) -> None:

@@ -11,6 +11,7 @@ from bwtui.audit.decoding import AskRegistry, Schemas
 from bwtui.audit.report import AuditSummary
 from bwtui.errors import BwtuiError, Interrupted
 from bwtui.model.backfill import BackfillStatus
+from bwtui.repair.hints import REPAIR_AGAIN
 from bwtui.repair.plan import Planner, TablePlan
 from bwtui.repair.strays import KeyPartitioner, StrayList, send_strays
 from bwtui.settings import RelaySettings
@@ -24,9 +25,9 @@ Compare = Callable[[OnDifferences | None, Callable[[str], None]], AuditSummary]
 def _not_compared(plan: TablePlan, after: AuditSummary) -> str:
     """Return why a comparison no longer covers a table whose keys were compared before, or ""."""
     if plan.table not in after.details.get("tables", ()):
-        return "was compared before and is not now: it was dropped, renamed or taken out of the publication"
+        return "is no longer compared: it was dropped, renamed or removed from the publication"
     if plan.key_columns and plan.table in after.details.get("unkeyed", ()):
-        return "was compared by its key before, and has none now"
+        return "no longer has the key by which it was compared"
     return ""
 
 
@@ -37,8 +38,8 @@ def saying_what_was_sent(outcome: "RepairOutcome") -> Iterator[None]:
         yield
     except KeyboardInterrupt as error:
         raise Interrupted(
-            f"interrupted while topics were compared once more; {outcome.so_far}",
-            "repair again, to see that nothing is left",
+            f"interrupted during the final comparison; {outcome.so_far}",
+            REPAIR_AGAIN,
         ) from error
     except BwtuiError as error:
         error.message = f"{error.message}; {outcome.so_far}"
@@ -99,7 +100,7 @@ class RepairOutcome:
     def compared(self, after: AuditSummary) -> None:
         """Record the newest comparison, which may lack tables for which something was to be sent."""
         gone = [
-            f"{plan.table} {why}, so nothing says whether topic {plan.topic} is right"
+            f"{plan.table} {why}, so topic {plan.topic} could not be checked"
             for plan in self.chosen
             if (why := _not_compared(plan, after))
         ]
@@ -116,7 +117,7 @@ class RepairOutcome:
         """A text on what was sent so far, and what was not."""
         rows, tombstones = (sum(getattr(one, name) for one in self.sent) for name in ("rows", "tombstones"))
         tombstones += self.stray_tombstones
-        return "; ".join([f"{rows:,} rows and {tombstones:,} tombstones were sent before that", *self.notes])
+        return "; ".join([f"{rows:,} rows and {tombstones:,} tombstones had been sent", *self.notes])
 
     @property
     def untrusted(self) -> list[TablePlan]:
@@ -158,7 +159,7 @@ class Repair(ABC):
                 self.watch.confirm(outcome)
                 self._check_again()
             if not self.is_dry and outcome.chosen:
-                self.watch.phase("sending what differs")
+                self.watch.phase("sending the differences")
                 lists = [plan.strays for plan in outcome.chosen if plan.strays is not None]
                 self._announce(lists)
                 outcome.stray_tombstones = send_strays(

@@ -21,15 +21,16 @@ from bwtui.model.backfill import BackfillStatus
 from bwtui.relay.backfill.keys import Key, read_keys, write_keys
 from bwtui.relay.backfill.outgoing_chunk import spelling_of, spelling_text
 from bwtui.repair.concurrent_writes import ConcurrentWrites, sample_of
+from bwtui.repair.hints import REPAIR_AGAIN
 from bwtui.repair.plan import TablePlan
 from bwtui.repair.producer import RowProducer
 from bwtui.repair.repair import Repair, RepairOutcome, saying_what_was_sent
 from bwtui.repair.strays import StrayList
 
 CAVEAT = (
-    "another relay writes these topics: a change that it sends in the moment in which a row is read and sent "
-    "can come before that row, which is older then, until the look right after it, or the last comparison, "
-    "finds that"
+    "another relay writes these topics: a change that it sends while the repair reads and sends the row can "
+    "precede the repair's older row in the topic, until the repair's next check or the final "
+    "comparison finds it"
 )
 #: Keys that are read and sent together, maximum attempts for keys that the other relay has overtaken, and
 #: maximum rounds of comparing and sending.
@@ -91,16 +92,19 @@ class StandaloneRepair(Repair):
         theirs = plan.spelling or sample.spelling
         if theirs not in (None, own):
             raise RefusedError(
-                f"keys of topic {plan.topic} are written otherwise than they would be sent: "
+                f"the keys of topic {plan.topic} are encoded differently from those that the "
+                "repair would send: "
                 f"as {spelling_text(theirs or '')}, not as {spelling_text(own)}",
-                "give -f/--output-format as the topic's relay has it; a key in other bytes would be another "
-                "key to its readers",
+                "give the -f/--output-format of the topic's relay; consumers would treat a "
+                "differently encoded key "
+                "as a different key",
             )
         partitioner = str(producer_config(self.settings)["partitioner"]).lower()
         if sample.is_misplaced and partitioner.startswith("murmur2"):
             raise RefusedError(
-                f"keys of topic {plan.topic} stand in other partitions than they would be sent to",
-                "give -C partitioner=… as the topic's relay has it, so that a key stays in one partition",
+                f"the keys of topic {plan.topic} are in different partitions from those that the "
+                "repair would send them to",
+                "give the -C partitioner=… of the topic's relay, so that each key stays in one partition",
             )
 
     @property
@@ -120,7 +124,7 @@ class StandaloneRepair(Repair):
         wanted: Sequence[TablePlan] = [plan for plan in outcome.chosen if plan.keys]
         for round in range(_ROUNDS):
             if round:
-                self.watch.phase("sending what differs still")
+                self.watch.phase("sending keys that still differ")
             outcome.sent += self._send_all(wanted)
             (there := folder / str(round)).mkdir()
             # The comparison does not include anything that arrives from here on.
@@ -133,8 +137,9 @@ class StandaloneRepair(Repair):
                 return
         left = sum(plan.messages for plan in wanted)
         outcome.notes.append(
-            f"{left:,} keys that were sent differ still: their relay writes them at the same time, or writes "
-            "them wrong; look at it, and repair again"
+            f"{left:,} keys still differ after they were sent: their relay writes them at the "
+            "same time, or writes "
+            "wrong rows; check that relay, then run 'bwtui repair' again"
         )
 
     def _end(self, outcome: RepairOutcome) -> None:
@@ -154,7 +159,7 @@ class StandaloneRepair(Repair):
         except KeyboardInterrupt as error:
             raise Interrupted(
                 f"interrupted: about {done:,} of {total:,} keys were sent",
-                "repair again, which compares anew",
+                REPAIR_AGAIN,
             ) from error
         return sent
 
@@ -173,9 +178,10 @@ class StandaloneRepair(Repair):
                 return status
             left, look = put.overtaken, tail.looks
         raise Indeterminate(
-            f"{len(left):,} keys of {plan.table} are written at each moment in which they are sent: whether "
-            f"topic {plan.topic} has their newest rows is not known",
-            "repair again when less is written, which compares anew",
+            f"the other relay wrote {len(left):,} keys of {plan.table} during each of {_TRIES} "
+            "attempts to send them: "
+            f"whether topic {plan.topic} has their newest rows is unknown",
+            "run 'bwtui repair' again when there are fewer writes; it starts with a new comparison",
         )
 
 

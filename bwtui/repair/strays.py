@@ -22,6 +22,7 @@ from bwtui.kafka.config import client_config, producer_config
 from bwtui.kafka.key_hashes import hashes_of
 from bwtui.kafka.offsets import partitions
 from bwtui.model.headers import SESSION
+from bwtui.repair.hints import REPAIR_AGAIN, REPAIR_WHEN_FIXED
 from bwtui.settings import RelaySettings
 from bwtui.verify.differences import LiveRecord
 
@@ -29,7 +30,6 @@ from bwtui.verify.differences import LiveRecord
 _AT_ONCE = 5_000
 #: Maximum time for the brokers to acknowledge the last tombstones (seconds).
 _TIMEOUT_SECONDS = 30.0
-_REPAIR_AGAIN = "repair again once that is fixed: it compares again"
 
 
 class KeyPartitioner:
@@ -55,7 +55,7 @@ class KeyPartitioner:
         if now != self.counts[topic]:
             raise RefusedError(
                 f"topic {topic} had {self.counts[topic]} partitions when it was compared, and has {now} now",
-                "nothing was sent; repair again, which compares again",
+                f"nothing was sent; {REPAIR_AGAIN}",
             )
 
 
@@ -168,10 +168,12 @@ class _TombstoneProducer:
                 break
             except BufferError:
                 if time.monotonic() > until:
-                    self._fail("the brokers take no more")
+                    self._fail("the brokers accept no more messages")
                 self._producer.poll(0.1)
             except KafkaException as error:
-                raise ServiceRefused(f"{topic} takes no tombstone: {error}", _REPAIR_AGAIN) from error
+                raise ServiceRefused(
+                    f"the tombstone can't be sent to topic {topic}: {error}", REPAIR_WHEN_FIXED
+                ) from error
         self.sent += 1
         self._producer.poll(0)
         self._raise()
@@ -188,10 +190,10 @@ class _TombstoneProducer:
     def _raise(self) -> None:
         if self._error is not None:
             raise ServiceRefused(
-                f"Kafka refused a tombstone for another partition than its key's: {self._error.str()}",
-                _REPAIR_AGAIN,
+                f"Kafka refused a tombstone of a stray row: {self._error.str()}",
+                REPAIR_WHEN_FIXED,
             )
 
     def _fail(self, why: str) -> None:
         self._producer.purge()
-        raise ConnectionFailed(f"not all tombstones were sent: {why}", _REPAIR_AGAIN)
+        raise ConnectionFailed(f"not all tombstones were sent: {why}", REPAIR_WHEN_FIXED)

@@ -7,6 +7,7 @@ from bwtui.errors import ConnectionFailed, Interrupted, RefusedError
 from bwtui.model.backfill import BackfillReason, BackfillRequest, BackfillStatus
 from bwtui.model.backfill_texts import snapshot_command
 from bwtui.relay.process.control import RelayUnresponsive, name_if_several, request, send_again
+from bwtui.repair.hints import REPAIR_AGAIN
 from bwtui.repair.plan import TablePlan
 
 #: Pause between two polls (seconds).
@@ -36,8 +37,8 @@ def submit(relay: str, plans: Iterable[TablePlan], reason: BackfillReason) -> li
     except KeyboardInterrupt as error:
         # The request in progress may have been accepted, too: its response has not arrived.
         raise Interrupted(
-            f"interrupted while the relay was asked for {plan.table}{_taken(ids)}",
-            f"'bwtui status {relay}' lists what it has; '{_command(relay)} --cancel ID' ends one",
+            f"interrupted while the repair of {plan.table} was requested from the relay{_taken(ids)}",
+            f"'bwtui status {relay}' lists the relay's requests; '{_command(relay)} --cancel ID' cancels one",
         ) from error
     return ids
 
@@ -54,7 +55,11 @@ def _request(plan: TablePlan, reason: BackfillReason) -> BackfillRequest:
 
 
 def _taken(ids: Sequence[str]) -> str:
-    return f"; what was asked for before that is the relay's, and is sent: {', '.join(ids)}" if ids else ""
+    return (
+        (f"; the relay has accepted the earlier requests and sends their rows: {', '.join(ids)}")
+        if ids
+        else ""
+    )
 
 
 def tasks(relay: str) -> list[BackfillStatus]:
@@ -95,19 +100,20 @@ def wait(relay: str, ids: Sequence[str], on_count: OnCount) -> list[BackfillStat
                 return list(seen.values())
             if all(one.state == "paused" for one in running):
                 raise RefusedError(
-                    f"{running[0].id} is paused: the relay sends no more of {running[0].table}",
-                    f"'{_command(relay)} --resume {running[0].id}' lets it go on; then repair again",
+                    f"{running[0].id} is paused, so the relay sends no more rows of {running[0].table}",
+                    f"resume it with '{_command(relay)} --resume {running[0].id}', then run "
+                    "'bwtui repair' again",
                 )
             time.sleep(_PAUSE_SECONDS)
     except ConnectionFailed as error:
         raise ConnectionFailed(
-            f"{error.message}, and had not sent all that was asked of it",
-            "it goes on with that when it runs again; repair again then, to see that nothing is left",
+            f"{error.message}, before it had sent all requested rows",
+            f"restart the relay, which continues with them; then {REPAIR_AGAIN}",
         ) from error
     except KeyboardInterrupt as error:
         raise Interrupted(
-            "interrupted, and the relay goes on with what was asked of it",
-            f"'bwtui status {relay}' says how far it is; '{_command(relay)} --cancel {ids[0]}' ends it",
+            "interrupted; the relay continues to send the requested rows",
+            f"'bwtui status {relay}' shows its progress; '{_command(relay)} --cancel {ids[0]}' cancels it",
         ) from error
 
 

@@ -160,7 +160,7 @@ def _report(line: bytes) -> tuple[dict[int, Any], int]:
         report = json.loads(line)
         return {int(lane): tuple(done) for lane, done in report["lanes"].items()}, int(report["want"])
     except (LookupError, TypeError, AttributeError, RecursionError, OverflowError) as error:
-        raise ValueError("it is no report") from error
+        raise ValueError("it is not a valid report") from error
 
 
 class CoordinatorClient:
@@ -175,7 +175,7 @@ class CoordinatorClient:
         except OSError as error:
             raise ConnectionFailed(
                 f"a task can't reach the replay's command at {address.host}:{address.port}",
-                "check the network",
+                "check the network between the Spark workers and this host",
             ) from error
 
     def ask(self, lanes: dict[int, LaneDone], want: int = 0) -> CoordinatorReply:
@@ -189,7 +189,8 @@ class CoordinatorClient:
         except (OSError, ValueError, TypeError):
             pass
         raise ConnectionFailed(
-            "the replay's command has ended", "run the replay again: it goes on behind what is durable"
+            "the replay's command has ended",
+            "run the replay again; it resumes after the acknowledged messages",
         )
 
     def close(self) -> None:

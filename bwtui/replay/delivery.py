@@ -119,7 +119,7 @@ class ReplayDelivery:
         """Return the maximum number of messages doubled by requests that arrived after the search."""
         if not self._cuts:
             return 0
-        self._watch.phase("looking whether a request came late")
+        self._watch.phase("checking for late duplicates")
         lanes = self._progress.lanes
         return came_twice(
             self._job.target.client, self._cuts, lambda place: lanes[f"{place[0]}/{place[1]}"].messages
@@ -275,7 +275,7 @@ class ReplayDelivery:
             return error
         done, total = self._progress.sent, self._progress.total
         return Interrupted(
-            f"interrupted: {done:,} of {total:,} messages are sent", "the same command goes on from there"
+            f"interrupted after {done:,} of {total:,} messages", "run the same command again to resume"
         )
 
     # -- progress ------------------------------------------------------------------------------------------

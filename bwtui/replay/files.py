@@ -78,7 +78,7 @@ class FileSelection:
         except (duckdb.IOException, FileNotFoundError, PermissionError) as error:
             raise RefusedError(
                 f"{Path(file.path).name} of the recording can't be read",
-                "look at its rights; on a cluster every worker must find the recording under the same path",
+                "check its permissions; on a cluster, every worker needs the recording under the same path",
             ) from error
 
     def to_send(self, placing: RowPlacement) -> Iterator[pa.RecordBatch]:

@@ -89,7 +89,7 @@ def files_of(sealed: SealedRecording, selection: ChangeSelection) -> list[Sealed
         and (selection.to_lsn is None or file.first_lsn <= selection.to_lsn)
     ]
     if not files:
-        raise UsageError("the recording has no message that is meant", "check --table and the range")
+        raise UsageError("the recording has no matching message", "check --table and the range")
     return files
 
 

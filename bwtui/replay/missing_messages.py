@@ -33,7 +33,7 @@ from bwtui.spark.kafka_source import read_kafka
 #: Positions after all of the recording's, first for its own messages, then for those only in the topic.
 _AGAIN, _FROM_TOPIC = 1 << 60, 1 << 61
 _HINT = "give the output of 'bwtui verify RECORDING --json'"
-_OTHER = "verify this recording against this Kafka, and give the new report"
+_OTHER = "verify this recording against this Kafka cluster, and give the new report"
 
 
 class MissingMessages:
@@ -55,17 +55,17 @@ class MissingMessages:
         except OSError as error:
             raise file_failed(f"{report} can't be read", error, UsageError) from error
         except (ValueError, KeyError, TypeError, AttributeError, pa.ArrowException) as error:
-            raise UsageError(f"{report} is no report of an audit", _HINT) from error
+            raise UsageError(f"{report} is not an audit report", _HINT) from error
         if counted > len(findings):
             raise RefusedError(
-                f"the report counts {counted:,} missing messages and lists {len(findings):,} of them",
+                f"the report counts {counted:,} missing messages but lists only {len(findings):,} of them",
                 f"verify again with --findings {counted}",
             )
         if not findings:
-            raise UsageError("the report found nothing missing", "there is nothing to replay")
+            raise UsageError("the report lists no missing messages", "there is nothing to replay")
         self.digest = hashlib.sha256(raw).hexdigest()
         if not isinstance(self._recording, str):
-            raise UsageError(f"{report} is no report of the audit of a recording", _HINT)
+            raise UsageError(f"{report} is not an audit report of a recording", _HINT)
         self.reported: int = self._wanted.num_rows
         #: Set by `look`.
         self.counts: MissingCounts | None = None
@@ -74,10 +74,10 @@ class MissingMessages:
     def refuse_other(self, recording: str, cluster: str) -> None:
         """Raise RefusedError if the report is about a different recording or cluster."""
         if self._recording != recording:
-            raise RefusedError("the report is of another recording", _OTHER)
+            raise RefusedError("the report is about a different recording", _OTHER)
         if self._cluster and cluster and self._cluster != cluster:
             raise RefusedError(
-                f"the report is of another Kafka cluster ({self._cluster}) than this one ({cluster})", _OTHER
+                f"the report is about Kafka cluster {self._cluster}, but this is cluster {cluster}", _OTHER
             )
 
     def look(
@@ -100,8 +100,8 @@ class MissingMessages:
         by_topic = {row.topic: row["count"] for row in reported.groupBy("topic").count().collect()}
         if not by_topic:
             raise RefusedError(
-                "the recording has none of the messages that the report found missing",
-                "give the report of this very recording, and look at the range",
+                "the recording has none of the messages that the report lists as missing",
+                "give the report of this recording, and check the range",
             )
         for topic in by_topic:
             if topic not in topics:
@@ -136,7 +136,8 @@ class MissingMessages:
         assert row is not None
         if not row.found:
             raise RefusedError(
-                "all that the report found missing is in the topics by now", "verify again: there may be more"
+                "the topics now have all messages that the report lists as missing",
+                "verify again: there may be others",
             )
         return {
             "reported": self.reported,
@@ -202,8 +203,8 @@ def _topics(
     for place, end in seen.items():
         if place in pinned.offsets and pinned.offsets[place][1] < end:
             raise RefusedError(
-                f"topic {place[0]}, partition {place[1]}, has lost its end since it was verified",
-                "verify again: there may be more that is missing",
+                f"partition {place[1]} of topic {place[0]} has lost the end of its log since it was verified",
+                "verify again: more messages may be missing",
             )
     offsets = dict(pinned.offsets)
     for (topic, partition), (low, high) in list(offsets.items()):

@@ -41,7 +41,7 @@ class KafkaOutage:
                     raise
             else:
                 if is_over:
-                    silent = KafkaError(KafkaError._MSG_TIMED_OUT, "it takes no message")
+                    silent = KafkaError(KafkaError._MSG_TIMED_OUT, "the brokers accept no messages")
                     raise plain_kafka_error(silent, self._client)
                 return
             time.sleep(_LOOK_SECONDS)

@@ -84,7 +84,7 @@ class ProgressFile:
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Lock the file against a second run of the same replay. Raises RefusedError or StateFailed."""
-        in_use = RefusedError("another process is running this very replay", "wait until it has ended")
+        in_use = RefusedError("another process is running this replay", "wait until it has ended")
         with contextlib.ExitStack() as held:
             try:
                 self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -111,8 +111,9 @@ class ProgressFile:
             raise self._failed(error) from error
         except (ValueError, KeyError, TypeError) as error:
             raise StateFailed(
-                f"{self.path} does not say how far the replay has come",
-                "remove it and look what the topics hold, or give --restart",
+                f"the replay's progress in {self.path} can't be read",
+                "use --restart to replay from the beginning; check first which messages the "
+                "topics already have",
             ) from error
 
     def save(self, progress: ReplayProgress) -> None:
@@ -125,7 +126,7 @@ class ProgressFile:
 
     def _failed(self, error: OSError) -> StateFailed:
         return StateFailed(
-            f"the replay's progress can't be kept in {self.path.parent}: {error.strerror or error}",
+            f"the replay's progress can't be saved in {self.path.parent}: {error.strerror or error}",
             "set BWTUI_STATE_HOME to a folder that you may write to",
         )
 

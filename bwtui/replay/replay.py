@@ -74,7 +74,9 @@ class Replay:
         _ = job.target.hash
         if job.options.only_missing is not None and job.options.prefix is not None:
             raise UsageError(
-                "--only-missing writes into the topics of the recording", "leave out --topic-prefix"
+                "--only-missing writes to the recording's own topics, so it can't be combined "
+                "with --topic-prefix",
+                "leave out --topic-prefix",
             )
         missing = self._missing()
         cluster, topics = partitions(job.target.client)

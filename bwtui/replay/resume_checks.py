@@ -13,7 +13,7 @@ from bwtui.replay.progress import ReplayProgress, RouteProgress
 from bwtui.replay.rows import Hash
 from bwtui.replay.schemas import SchemaUse
 
-_RESTART = "give --restart to begin anew"
+_RESTART = "use --restart to replay from the beginning"
 
 
 def refuse_changed(
@@ -33,24 +33,30 @@ def refuse_changed(
         if noted is None:
             continue
         if not topic.exists:
-            raise RefusedError(f"topic {topic.topic} is gone, with what was sent into it", _RESTART)
+            raise RefusedError(
+                f"topic {topic.topic} was deleted, with the messages that this replay had sent to it",
+                _RESTART,
+            )
         # A broker without topic ids reports none.
         if noted.topic_id != ids.get(topic.topic, noted.topic_id):
             raise RefusedError(
-                f"topic {topic.topic} was made anew since this replay began: what was sent into it is gone",
+                f"topic {topic.topic} was recreated since this replay began: the messages sent to "
+                "it are lost",
                 _RESTART,
             )
         if noted.partitions != topics[topic.topic]:
             raise RefusedError(
-                f"topic {topic.topic} has {topics[topic.topic]} partitions now, and had {noted.partitions} "
-                "when this replay began: keys would change their places",
+                f"topic {topic.topic} has {topics[topic.topic]} partitions, but had "
+                f"{noted.partitions} when this "
+                "replay began: keys would move to different partitions",
                 _RESTART,
             )
         if noted.hash != placed_by:
             raise RefusedError(
-                f"this replay began with keys placed by {noted.hash}, and not by {placed_by}: they would "
-                "change their places",
-                f"give the partitioner with -C as before, or {_RESTART}",
+                f"this replay began with the partitioner hash {noted.hash}, not {placed_by}: keys "
+                "would move to "
+                "different partitions",
+                f"give the same partitioner with -C as before, or {_RESTART}",
             )
         for use in plan.schemas.uses:
             if use.recorded_topic == topic.recorded:
@@ -63,8 +69,9 @@ def refuse_cut(progress: ReplayProgress, pinned: PinnedTopics) -> None:
         lane = progress.lanes.get(f"{topic}/{partition}")
         if lane is not None and high <= lane.last_offset:
             raise RefusedError(
-                f"topic {topic}, partition {partition}, ends at offset {high}, and this replay was told that "
-                f"it had written up to {lane.last_offset}: the broker lost the end",
+                f"topic {topic}, partition {partition}, ends at offset {high}, but the broker had "
+                "acknowledged "
+                f"messages of this replay up to offset {lane.last_offset}: it has lost the end of the log",
                 _RESTART,
             )
 
@@ -75,6 +82,6 @@ def _refuse_other_id(use: SchemaUse, noted: RouteProgress) -> None:
         return
     now = "is not registered there" if use.id is None else f"would be under {use.id}"
     raise RefusedError(
-        f"the schema of {use.subject} was written under id {before} before, and {now} now",
-        f"name the registry that was used before with -r, or {_RESTART}",
+        f"earlier messages refer to the schema of {use.subject} by id {before}, but it {now}",
+        f"give the same registry with -r as before, or {_RESTART}",
     )

@@ -71,8 +71,10 @@ def with_ids(cells: pa.Array, ids: pa.Array, of: Ints, routes: Sequence[ReplayRo
         for schema in np.unique(recorded[here]).tolist():
             written_id = (route.keys if part == "key" else route.values).get(schema)
             if written_id is None:
-                hint = "seal the recording again, so that its schemas are read anew: bwtui recording seal"
-                raise RefusedError(f"no id is known for schema {schema} of topic {route.recorded}", hint)
+                hint = "seal the recording again, which reads its schemas again: bwtui recording seal"
+                raise RefusedError(
+                    f"schema {schema} of topic {route.recorded} has no id in the target registry", hint
+                )
             wanted[here & (recorded == schema)] = written_id
     starts, lengths, data = parts_of(cells)
     rows = np.flatnonzero(has_id)
@@ -88,17 +90,23 @@ def with_ids(cells: pa.Array, ids: pa.Array, of: Ints, routes: Sequence[ReplayRo
 
 
 #: Hint for a recording whose parts contradict each other.
-_CHECK = "'bwtui recording check' says which file is damaged; restore it from a copy"
+_CHECK = "find the damaged file with 'bwtui recording check', and restore it from a copy"
 
 
 def _check(
     data: npt.NDArray[np.uint8], starts: Ints, lengths: Ints, ids: npt.NDArray[Any], part: str
 ) -> None:
     if (lengths < 5).any() or data[starts].any():
-        raise DamagedRecording(f"a recorded {part} does not begin as a message with a schema id does", _CHECK)
+        raise DamagedRecording(
+            f"a recorded {part} has a schema id, but does not start with the header of Confluent's "
+            "wire format",
+            _CHECK,
+        )
     found = data[starts[:, None] + _ID].reshape(-1).view(">u4")
     if (found != ids).any():
-        raise DamagedRecording(f"a recorded {part} holds another schema id than the recording says", _CHECK)
+        raise DamagedRecording(
+            f"the schema id in a recorded {part} differs from the one recorded for it", _CHECK
+        )
 
 
 def parts_of(cells: pa.Array) -> tuple[Ints, Ints, npt.NDArray[np.uint8]]:

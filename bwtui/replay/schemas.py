@@ -79,8 +79,8 @@ def used_schemas(
         for number, messages in ids.items():
             text = texts.get((subject, number))
             if text is None:
-                hint = "leave that topic's table out with --table, or restore the recording from a copy"
-                raise RefusedError(f"the recording does not hold schema {number} of subject {subject}", hint)
+                hint = "exclude that topic's table with --table, or restore the recording from a copy"
+                raise RefusedError(f"the recording lacks schema {number} of subject {subject}", hint)
             named = subject_names(topics[recorded])[which]
             kind: Literal["key", "value"] = "key" if part == "key" else "value"
             uses.append(SchemaUse(recorded, kind, number, named, text, messages))
@@ -104,11 +104,11 @@ def find_ids(schemas: SchemaMap, registry: "SchemaRegistry", same: Iterable[str]
                 use.id = use.recorded_id
                 continue
             if keep:
-                what = "no schema" if text is None else "another schema"
+                what = "no schema" if text is None else "a different schema"
                 raise RefusedError(
                     f"the registry at {registry.url_without_user} has {what} under id {use.recorded_id}, "
-                    f"which messages of {use.recorded_topic} refer to",
-                    "leave out --keep-ids: then the schemas are registered there, and the ids mapped",
+                    f"to which messages of {use.recorded_topic} refer",
+                    "leave out --keep-ids; the replay then registers the schemas and maps their ids",
                 )
         use.id = registry.schema_id(use.subject, use.text)
         use.is_new = use.id is None

@@ -379,14 +379,14 @@ class _LaneSender:
     def _refusal(self, error: KafkaError, topic: str, size: int) -> BwtuiError:
         if error.code() in _TOO_LARGE:
             return RefusedError(
-                f"topic {topic} takes no message of {size} bytes",
-                f"raise max.message.bytes of topic {topic}, and run the replay again: it goes on there",
+                f"topic {topic} does not accept a message of {size} bytes",
+                f"raise max.message.bytes of topic {topic}, and run the replay again to resume",
             )
         if error.code() in _INVALID:
             return RefusedError(
-                f"topic {topic} does not take a message: {error.str()}",
-                f"look at message.timestamp.before.max.ms and cleanup.policy of topic {topic}, and run the "
-                "replay again: it goes on there",
+                f"topic {topic} rejected a message: {error.str()}",
+                f"check message.timestamp.before.max.ms and cleanup.policy of topic {topic}, and run the "
+                "replay again to resume",
             )
         timed_out = error.code() in (KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT)
         heard = self._heard.error if timed_out and self._heard.error else error

@@ -87,11 +87,11 @@ class ReplaySteps:
         if earlier is not None and earlier.is_finished:
             if self._missing is not None:
                 raise RefusedError(
-                    "what this report found missing was replayed already",
-                    "verify again and give the new report, or give --restart",
+                    "the missing messages of this report were already replayed",
+                    "verify again and give the new report, or use --restart",
                 )
             earlier = None
-        self._control.phase("looking what there is to send")
+        self._control.phase("selecting messages")
         plan, rows = self._plan(earlier)
         if earlier is not None:
             self._refuse_changed(plan, earlier)
@@ -99,7 +99,7 @@ class ReplaySteps:
             self._look_ahead(plan, rows, earlier)
             return ReplayOutcome(plan, "planned")
         if not plan.messages:
-            raise UsageError("there is no message to send", "check --where, --table and the range")
+            raise UsageError("no message matches the selection", "check --where, --table and the range")
         if earlier is None:
             self._control.watch.confirm(plan)
         self._control.phase("preparing topics and schemas")
@@ -162,7 +162,10 @@ class ReplaySteps:
         schemas = used_schemas(self._sealed, names, used)
         registry = self._job.target.registry
         if schemas.uses and registry is None:
-            raise UsageError("the messages refer to a schema registry's ids", "name the registry with -r")
+            raise UsageError(
+                "the messages contain schema ids, but no schema registry is given",
+                "give the registry with -r",
+            )
         if schemas.uses and registry is not None:
             registry.check()
             same = [recorded for recorded, topic in names.items() if recorded == topic]
@@ -253,7 +256,7 @@ class ReplaySteps:
         routes: list[ReplayRoute],
         earlier: ReplayProgress | None,
     ) -> list[PartitionSurvey]:
-        self._control.phase("looking where it goes")
+        self._control.phase("choosing partitions")
         surveys = rows.survey(routes, self._control.count)
         if earlier is None and self._keep_partitions(plan, rows, routes, surveys):
             surveys = rows.survey(routes, self._control.count)
@@ -273,9 +276,9 @@ class ReplaySteps:
                 route.keeps_partitions = are_kept = True
             elif survey.moved:
                 plan.notes.append(
-                    f"{survey.moved:,} messages of {route.recorded} go into other partitions of "
-                    f"{route.topic} than they were recorded in: its keys have other bytes, or it has another "
-                    "number of partitions"
+                    f"{survey.moved:,} messages of {route.recorded} go to different partitions of "
+                    f"{route.topic} than "
+                    "recorded: its keys are encoded differently, or it has a different number of partitions"
                 )
         return are_kept
 

@@ -53,7 +53,7 @@ class ReplayTarget:
         name = str(self.producer.get("partitioner", "murmur2_random"))
         if name not in _HASHES:
             raise UsageError(
-                f"a replay can't place keys by the partitioner {name}", f"use one of {', '.join(_HASHES)}"
+                f"a replay does not support the partitioner {name}", f"use one of {', '.join(_HASHES)}"
             )
         return _HASHES[name]
 
@@ -68,7 +68,7 @@ def target_topic(recorded: str, recorded_prefix: str, prefix: str | None) -> str
     bare = recorded.removeprefix(f"{recorded_prefix}.") if recorded_prefix else recorded
     name = f"{prefix}.{bare}" if prefix else bare
     if not _TOPIC.fullmatch(name):
-        raise UsageError(f"{name} can't be a topic", "choose another --topic-prefix")
+        raise UsageError(f"{name!r} is not a valid topic name", "choose a different --topic-prefix")
     return name
 
 

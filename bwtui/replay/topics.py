@@ -8,20 +8,21 @@ from bwtui.errors import RefusedError, UsageError
 from bwtui.kafka.offsets import TopicState
 from bwtui.replay.message_counts import TopicMessageCount
 
-_OTHER = "choose another --topic-prefix"
+_OTHER = "choose a different --topic-prefix"
 _HOUR, _DAY = 3_600_000, 86_400_000
 
 
 def refuse_names(names: Mapping[str, str], there: Mapping[str, int]) -> None:
     """Raise if target topics (by recorded one) have names that collide, with each other or with ``there``."""
     if len(set(names.values())) < len(names):
-        raise UsageError("two recorded topics would become one", _OTHER)
+        raise UsageError("two recorded topics would be replayed to the same topic", _OTHER)
     new = set(names.values()) - there.keys()
     for group in colliding_topics([*there, *new]) if new else ():
         if new.intersection(group):
             raise RefusedError(
-                f"topics {' and '.join(group)} are too much alike: Kafka takes no two whose names differ in "
-                "dots and underscores alone",
+                f"the names of topics {' and '.join(group)} differ only in dots and underscores, "
+                "which Kafka does "
+                "not allow",
                 _OTHER,
             )
 
@@ -32,14 +33,15 @@ def judge_topic(state: TopicState, count: TopicMessageCount) -> list[str]:
         has = "has" if count.without_key == 1 else "have"
         raise RefusedError(
             f"topic {state.name} is compacted, and {count.without_key:,} of its messages {has} no key",
-            f"leave them out with --table or --where, or {_OTHER}",
+            f"exclude them with --table or --where, or {_OTHER}",
         )
     kept = int((state.settings or {}).get("retention.ms", -1))
     by_us = (state.settings or {}).get("message.timestamp.type") != "LogAppendTime"
     if state.deletes and by_us and 0 <= kept < time.time() * 1000 - count.first_stamp:
         return [
-            f"topic {state.name} keeps nothing that is older than {_span(kept)}, as some of the messages "
-            "are: Kafka removes those again"
+            f"topic {state.name} keeps messages for {_span(kept)}: Kafka will remove replayed "
+            "messages that are "
+            "older"
         ]
     return []
 

@@ -59,7 +59,7 @@ def lay_out(messages: BatchMessages, places: ChangePlaces) -> RowLayout:
     count = len(places.frames)
     of_message = places.of_frame[messages.frame]
     if (of_message < 0).any():
-        raise ValueError("a message of no change")
+        raise ValueError("a message belongs to no change")
     changes = np.arange(count)
     if len(of_message) == count and (of_message == changes).all():
         return RowLayout(changes, np.zeros(count, np.int64), changes, True)

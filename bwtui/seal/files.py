@@ -203,7 +203,7 @@ def checked_file(path: Path, expected: list[list[int]], file: SealedFile) -> Sea
     with pq.ParquetFile(path, page_checksum_verification=True, read_dictionary=coded) as found:
         groups = (found.read_row_group(at) for at in range(found.num_row_groups))
         if found.metadata.num_rows != file.rows or [digests(group) for group in groups] != expected:
-            raise BwtuiError(f"{path} does not hold what was written into it", "check the disk")
+            raise BwtuiError(f"{path} does not contain the data that was written to it", "check the disk")
     return replace(file, bytes=path.stat().st_size, sha256=sha256_of(path))
 
 

@@ -76,7 +76,7 @@ def finished_segments(folder: Path, paths: list[SegmentPath], plan: SealPlan) ->
         return paths
     if not is_being_written(folder):
         raise DamagedRecording(
-            f"the recording {folder} was not finished: {paths[-1].path.name} has no end",
+            f"the recording {folder} is unfinished: segment {paths[-1].path.name} has no foot",
             f"run 'bwtui recording recover {folder}' first",
         )
     plan.left = 1
@@ -98,7 +98,9 @@ def _settled(readers: Sequence[SegmentReader]) -> int:
 def _check_prefix(manifest: Manifest, readers: Sequence[SegmentReader]) -> None:
     for sealed, reader in zip(manifest.segments, readers, strict=False):
         if reader.name != sealed.name or digest_of(reader.foot) != sealed.digest:
-            raise damaged(SegmentPlace(reader.name, 0), f"{SEALED}/{MANIFEST} knows it with another checksum")
+            raise damaged(
+                SegmentPlace(reader.name, 0), f"{SEALED}/{MANIFEST} lists a different checksum for it"
+            )
     if len(manifest.segments) > len(readers):
         raise damaged(
             SegmentPlace(manifest.segments[len(readers)].name, 0), "it was sealed, and is missing now"

@@ -81,7 +81,7 @@ def seal(
             shutil.rmtree(work.parent)
             if plan.manifest is None:
                 raise RefusedError(
-                    f"{folder.name} can not be sealed yet: it is being written, and no segment is complete",
+                    f"{folder.name} can't be sealed yet: it is being written, and has no complete segment",
                     "stop the relay, or wait: a segment ends at 64 MiB, or when it is five minutes old",
                 )
             check_sizes(folder / SEALED, plan.manifest.files)
@@ -211,7 +211,7 @@ def _plain_os_errors(folder: Path) -> Iterator[None]:
 def _refused(folder: Path, error: OSError) -> StateFailed:
     return StateFailed(
         f"the recording {folder} can't be sealed: {error.strerror or error}",
-        "mend that and run 'bwtui recording seal' again; it goes on where it was",
+        "fix this and run 'bwtui recording seal' again; it resumes where it stopped",
     )
 
 

@@ -185,7 +185,9 @@ class _SegmentSealer:
                 self._context.take(block, segment.name)
         self._flush(segment)
         if position != segment.stop_position:
-            raise damaged(SegmentPlace(segment.name, 0), "its foot counts other changes than its blocks")
+            raise damaged(
+                SegmentPlace(segment.name, 0), "the number of changes in its foot differs from its blocks"
+            )
 
     def _count(
         self, segment: SegmentReader, block: JournalBlock, begun: list[TransactionEntry], position: int
@@ -279,8 +281,10 @@ def _checked_segment(segment: SegmentReader) -> SealedSegment:
 
 def _check_head(segment: SegmentReader, context: SegmentContext, previous: str) -> None:
     if context.head.get("previous", "") != previous:
-        raise damaged(SegmentPlace(segment.name, 0), "it does not follow the segment before it")
+        raise damaged(SegmentPlace(segment.name, 0), "it does not follow the previous segment")
 
 
 def _contradicts(segment: SegmentReader, offset: int) -> Exception:
-    return damaged(SegmentPlace(segment.name, offset), "a batch refers to what was not recorded")
+    return damaged(
+        SegmentPlace(segment.name, offset), "a batch refers to a relation or route that was not recorded"
+    )

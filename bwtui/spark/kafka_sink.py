@@ -101,8 +101,8 @@ def write_kafka(rows: DataFrame, config: Config) -> list[PartitionWrites]:
 def started_again() -> BwtuiError:
     """Return the error of a task that Spark has started a second time."""
     return BwtuiError(
-        "a task was started again, and would write its messages twice",
-        "the executor that ran it first was lost: look at its log, and run the command again",
+        "Spark restarted a task, which would write its messages twice",
+        "its first executor was lost: check the executor's log, and run the command again",
     )
 
 
@@ -110,15 +110,20 @@ def _check(rows: DataFrame) -> None:
     missing = sorted(_NEEDED - set(rows.columns))
     unknown = sorted(set(rows.columns) - set(_COLUMNS))
     if missing or unknown:
-        what = f"lacks {', '.join(missing)}" if missing else f"has {', '.join(unknown)}, which is unknown"
+        what = (
+            f"lacks columns: {', '.join(missing)}"
+            if missing
+            else (f"has unknown columns: {', '.join(unknown)}")
+        )
         raise RefusedError(
-            f"what is to be written into Kafka {what}", f"it takes the columns {', '.join(sorted(_COLUMNS))}"
+            f"the DataFrame to write to Kafka {what}",
+            f"the allowed columns are {', '.join(sorted(_COLUMNS))}",
         )
     conf = rows.sparkSession.sparkContext.getConf()
     is_local = (conf.get("spark.master") or "").startswith("local")
     if not is_local and any(conf.get(name) != value for name, value in WRITE_ONCE.items()):
         raise RefusedError(
-            "this Spark session runs a failed task again, which would write its messages twice",
+            "this Spark session retries failed tasks, which would write their messages twice",
             "open it with config=WRITE_ONCE",
         )
 
@@ -246,7 +251,7 @@ class _IdempotentProducer:
     def _refusal(self, error: KafkaError, topic: str, value: bytes | None) -> BwtuiError:
         if error.code() in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE):
             return RefusedError(
-                f"topic {topic} takes no message of {len(value or b'')} bytes",
+                f"topic {topic} does not accept a message of {len(value or b'')} bytes",
                 f"raise max.message.bytes of topic {topic}",
             )
         timed_out = error.code() in (KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT)

@@ -29,8 +29,8 @@ def scratch(prefix: str, parent: Path | None = None) -> Iterator[Path]:
         if parent is not None:
             raise
         raise RefusedError(
-            f"there is no place for temporary files: {reason_of(error)}",
-            "set TMPDIR to a folder that you may write to, on a disk with room",
+            f"no temporary folder can be created: {reason_of(error)}",
+            "set TMPDIR to a writable folder on a disk with free space",
         ) from error
     try:
         _sweep(folder.parent, prefix)

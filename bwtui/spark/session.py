@@ -104,7 +104,7 @@ def spark_session(
     """
     check_master(master)
     if not _MEMORY.fullmatch(memory):
-        raise UsageError(f"{memory!r} is no amount of memory", "give it as 512m or 2g")
+        raise UsageError(f"{memory!r} is not a valid amount of memory", "use a form such as 512m or 2g")
     with as_interrupts():
         java = spark_java()
         with scratch("bwtui-spark-") as folder, _quiet_py4j():
@@ -197,7 +197,7 @@ def _await_executor(context: SparkContext) -> None:
             memory = context.getConf().get("spark.executor.memory")
             raise ConnectionFailed(
                 f"the Spark cluster has started no executor within {EXECUTOR_SECONDS:.0f} s",
-                f"a worker needs a free core, and {memory} of memory beside what others have of it",
+                f"a worker needs a free core and {memory} of free memory",
             )
         time.sleep(0.05)
 
@@ -238,12 +238,12 @@ def check_master(master: str) -> None:
     A command calls this before it creates anything that would remain if Spark is unavailable.
     """
     if not SPARK_MASTER.fullmatch(master):
-        raise UsageError(f"--spark-master {master!r} is no Spark master", SPARK_MASTER_HINT)
+        raise UsageError(f"--spark-master {master!r} is not a valid Spark master", SPARK_MASTER_HINT)
     masters = _masters(master)
     # Spark itself would retry for a minute.
     if masters and not any(_answers(*one) for one in masters):
         raise ConnectionFailed(
-            f"no Spark master answers at {master}", "check that it runs there, or leave --spark-master out"
+            f"no Spark master answers at {master}", "check that it runs there, or leave out --spark-master"
         )
 
 

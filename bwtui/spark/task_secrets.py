@@ -52,9 +52,10 @@ def hand_over(spark: SparkSession, value: T, *settings: Mapping[str, Any]) -> Ta
         has_secret = any(is_secret(name) for one in settings for name in one)
         if has_secret and conf.get("spark.authenticate", "false").lower() != "true":
             raise RefusedError(
-                "this Spark cluster would give Kafka's password to everyone: it has no spark.authenticate",
-                "set spark.authenticate and spark.authenticate.secret for the cluster, and for bwtui in the "
-                "spark-defaults.conf of the folder that SPARK_CONF_DIR names",
+                "this Spark cluster has no spark.authenticate, so Kafka's password would be "
+                "readable by anyone on its network",
+                "set spark.authenticate and spark.authenticate.secret for the cluster, and for bwtui in "
+                "spark-defaults.conf in the folder SPARK_CONF_DIR",
             )
         return TaskSecret(value)
     # NamedTemporaryFile is private to the user; the session removes it together with the folder.

@@ -93,7 +93,7 @@ def check_cluster(facts: JournalFacts, config: Config) -> None:
     cluster, _ = partitions(config)
     if cluster and facts.cluster != cluster:
         raise RefusedError(
-            f"this is another Kafka cluster ({cluster}) than the recording's ({facts.cluster})",
+            f"the brokers belong to Kafka cluster {cluster}, but the recording was made with {facts.cluster}",
             "name the recording's brokers with -b",
         )
 
@@ -107,7 +107,7 @@ def basis(sealed: SealedRecording, facts: JournalFacts, config: Config) -> Audit
     try:
         return AuditInputs(sealed, facts, sent, has_headers, pin(config, sent))
     except RefusedError as error:
-        raise RefusedError(error.message, "it was deleted since it was recorded") from error
+        raise RefusedError(error.message, "the topic was deleted after the recording") from error
 
 
 def _sent(sealed: SealedRecording) -> tuple[dict[str, int], bool]:

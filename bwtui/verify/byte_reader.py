@@ -48,9 +48,9 @@ class RowReader:
         try:
             found = json.loads(data)
         except ValueError as error:
-            raise UndecodableMessage("it is no JSON") from error
+            raise UndecodableMessage("it is not valid JSON") from error
         if not isinstance(found, dict):
-            raise UndecodableMessage("it is no JSON object")
+            raise UndecodableMessage("it is not a JSON object")
         return found
 
 

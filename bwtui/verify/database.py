@@ -109,7 +109,7 @@ def verify_database(
     """
     begin = time.monotonic()
     if not request.tables and not request.not_captured:
-        raise RefusedError("no table is to be compared", "check --table, and -s/--slot")
+        raise RefusedError("no table is selected for the comparison", "check --table, and -s/--slot")
     with (
         scratch("bwtui-verify-") as folder,
         contextlib.closing(connect(request.dsn)) as connection,
@@ -182,7 +182,10 @@ class _LiveAudit:
                 self._fences.append(format_lsn(lsn))
                 yield pinned, snapshot, found
                 return
-        raise Indeterminate("the tables are altered or truncated again and again", "verify once they are not")
+        raise Indeterminate(
+            "the tables were altered or truncated during every attempt",
+            "verify again when no DDL runs on them",
+        )
 
     def _snapshot(self) -> tuple[int, Connection]:
         if self._request.at is not None:
@@ -204,7 +207,7 @@ class _LiveAudit:
             state = slot_state(self._connection, self._request.slot)
             if state is None:
                 raise RefusedError(
-                    f"there is no slot {self._request.slot!r}, so nothing says how far the topics are",
+                    f"slot {self._request.slot!r} does not exist, so the position of its topics is unknown",
                     "name the relay's slot with -s; 'bwtui slots list' shows them",
                 )
             if state.confirmed_lsn >= lsn:
@@ -217,7 +220,7 @@ class _LiveAudit:
                     raise Indeterminate(
                         f"relay {name} is reconnecting to PostgreSQL: slot {self._request.slot!r} is at"
                         f" {format_lsn(state.confirmed_lsn)}, not yet at {format_lsn(lsn)}",
-                        f"verify once it streams again: 'bwtui status {name}' says what it waits for",
+                        f"verify again once it streams; 'bwtui status {name}' shows what it is blocked on",
                     )
                 raise Indeterminate(
                     f"no relay reads slot {self._request.slot!r}: it is at {format_lsn(state.confirmed_lsn)},"
@@ -226,8 +229,8 @@ class _LiveAudit:
                 )
             if now - begin > FENCE_SECONDS:
                 raise Indeterminate(
-                    f"the relay has not come to {format_lsn(lsn)} within {FENCE_SECONDS:.0f} seconds",
-                    "wait until it has caught up: bwtui status",
+                    f"the relay did not reach {format_lsn(lsn)} within {FENCE_SECONDS:.0f} seconds",
+                    "verify again once 'bwtui status' shows that it has caught up",
                 )
             time.sleep(0.1)
 
@@ -284,21 +287,24 @@ class _LiveAudit:
         unkeyed = [table.full_name for table in self._request.tables if not table.key]
         if unkeyed:
             notes.append(
-                f"without a key, so that only missing rows can be found: {', '.join(unkeyed)}"
+                f"only missing rows can be found in tables without a key: {', '.join(unkeyed)}"
                 + (
-                    f"; their topics have {surplus:,} rows more than they, which were deleted, changed or"
-                    " sent again"
+                    f"; their topics have {surplus:,} more rows than the tables: rows that were "
+                    "deleted, changed"
+                    " or sent again"
                     if (surplus := self._fold.surplus.total())
                     else ""
                 )
             )
         notes += unreadable(self._fold.damaged)
         notes += [
-            f"there is no topic {name}, so its table's rows are in none" for name in sorted(self._lacking)
+            f"topic {name} does not exist, so all rows of its table are missing"
+            for name in sorted(self._lacking)
         ]
         notes += [
-            f"{number:,} records of {topic} have no key, so they are no key's latest value: "
-            "from before the table had one, or another producer's"
+            f"{number:,} records of {topic} have no key, so they can't be the latest value of a "
+            "key: they are "
+            "from before the table had one, or from a different producer"
             for topic, number in sorted(self._fold.without_key.items())
             if number
         ]
@@ -331,8 +337,8 @@ class _LiveAudit:
                 }
                 if by_key and (number := note_letters(self._store, shape, by_key)):
                     notes.append(
-                        f"{number:,} of the differing keys of {table.full_name} have changes in dead letters:"
-                        f" 'bwtui dead-letters retry {command} has the relay send their rows"
+                        f"{number:,} of the differing keys of {table.full_name} have changes in dead letters;"
+                        f" 'bwtui dead-letters retry {command} makes the relay send their rows"
                     )
         return notes
 

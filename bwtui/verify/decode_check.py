@@ -92,7 +92,7 @@ def _json_differs(data: bytes, texts: Mapping[str, str | None], unsent: Sequence
     try:
         found = json.loads(data, parse_int=str, parse_float=str, parse_constant=str)
     except ValueError as error:
-        raise UndecodableMessage("it is no JSON") from error
+        raise UndecodableMessage("it is not valid JSON") from error
     return [
         name for name in {*found, *texts} - set(unsent) if not _json_says(found.get(name), texts.get(name))
     ]

@@ -24,13 +24,14 @@ DoubtName = Literal[
 ]  # fmt: skip
 _DOUBTS: dict[DoubtName, str] = {
     "unkeyed": "table has no key, so only missing rows are found",
-    "expired": "offsets are gone from the beginning of its log, or from its end",
+    "expired": "offsets are missing at the beginning of its log, or at its end",
     "damaged": "offsets are in batches that can't be read",
-    "open": "transaction of another producer, or more, is open, and what is behind it was not read",
-    "unknown_schema": "records name schemas that the schema registry does not have: restore these there, or "
+    "open": "or more transactions of other producers are open, and the records after them were not read",
+    "unknown_schema": "records refer to schemas that the schema registry does not have: restore the "
+    "schemas, or "
     "check -r/--schema-registry, and compare again",
-    "undecodable": "keys or values can't be decoded: another producer writes here",
-    "no_key": "records have no key: from before the table had one, or another producer's",
+    "undecodable": "keys or values can't be decoded: a different producer writes to this topic",
+    "no_key": "records have no key: they are from before the table had one, or from a different producer",
     "unsent": "rows have placeholders for unchanged TOAST values, which were not compared",
 }
 

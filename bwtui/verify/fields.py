@@ -71,7 +71,7 @@ def _describe(
         finding.note = f"{finding.note or ''}; Kafka has {what}".lstrip("; ")
         return
     if message[1] is None:
-        finding.note = f"{finding.note or ''}; a tombstone was sent, and Kafka has a row".lstrip("; ")
+        finding.note = f"{finding.note or ''}; a tombstone was sent, but Kafka has a row".lstrip("; ")
     sent = _row(reader, message[1])
     finding.fields = [
         {"field": name, "sent": shown(mine), "postgresql": shown(said.get(name)), "kafka": shown(theirs)}

@@ -32,10 +32,13 @@ _PATIENCE_SECONDS = 5.0
 #: Notes of findings: for a key with other columns than the table's, and for a row that was sent under such a
 #: key or without one.
 _UNREADABLE = "its key can't be decoded"
-_OTHER = "a key of other columns than the table's"
+_OTHER = "its key has different columns than the table's key"
 _SENT = "the row was sent before the table had this key"
-_SPELLED = "the topic's other keys are in other bytes: no later change of the row reaches this one"
-_ALONE = "the topic has the row only under this key in other bytes"
+_SPELLED = (
+    "its key is encoded differently from the topic's other keys, so later changes of the row do not "
+    "replace it"
+)
+_ALONE = "the topic has the row only under this differently encoded key"
 #: Maximum number of records that are folded at a time.
 _FOLD = 500_000
 

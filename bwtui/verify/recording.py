@@ -84,7 +84,7 @@ def verify_recording(
     engines = DigestEngines(options.spark_master, on_phase)
     with _work(options) as work, engines.closing():
         # Errors of a file, a folder or the brokers are reported before Spark starts.
-        on_phase("looking at the recording, and for Kafka")
+        on_phase("opening the recording and connecting to Kafka")
         recorded = recording if isinstance(recording, OpenedRecording) else open_recorded(recording)
         check_cluster(recorded.facts, config)
         checked = _sealed_already(recorded, config)
@@ -179,7 +179,7 @@ def _seal(recorded: OpenedRecording, engines: DigestEngines, on_phase: OnPhase) 
     """Seal what is not sealed yet, and return a note about it."""
     on_phase("sealing the recording")
     outcome = seal(recorded.folder, lambda: engines.for_sealing(recorded.unsealed_bytes()))
-    return f"the recording was sealed first: {outcome.changes:,} changes"
+    return f"{outcome.changes:,} changes of the recording were sealed before the audit"
 
 
 def _schemas(sealed: SealedRecording) -> dict[int, str]:
@@ -271,7 +271,8 @@ def _sessions(connection: duckdb.DuckDBPyConnection, facts: JournalFacts) -> set
 def _work(options: VerifyOptions) -> Iterator[Path]:
     if options.work_folder is None and not (options.spark_master or "local").startswith("local"):
         raise UsageError(
-            "on a cluster the digests need a folder that all workers see", "name one with --work-folder"
+            "on a cluster, the digests need a folder that all workers can access",
+            "give one with --work-folder",
         )
     with contextlib.ExitStack() as held:
         try:
@@ -279,7 +280,8 @@ def _work(options: VerifyOptions) -> Iterator[Path]:
         except OSError as error:
             where = options.work_folder or tempfile.gettempdir()
             raise StateFailed(
-                f"digests can't be written into {where}: {error.strerror}", "see --work-folder"
+                f"digests can't be written to {where}: {error.strerror}",
+                "give another folder with --work-folder",
             ) from error
         yield work
 
@@ -300,21 +302,21 @@ def _database(work: Path, rows: int) -> Iterator[duckdb.DuckDBPyConnection]:
 def _notes(compared: int, messages: int, facts: JournalFacts) -> list[str]:
     notes = []
     if facts.later:
-        notes.append("the recording goes on after what is sealed, and that is not audited")
+        notes.append("the changes recorded after the sealed segments were not audited")
     if compared < messages:
         notes.append(
-            f"{compared:,} of {messages:,} messages were compared with what PostgreSQL said; --deep: all"
+            f"{compared:,} of {messages:,} messages were compared with PostgreSQL's rows; --deep compares all"
         )
     if facts.gaps:
-        notes.append(f"the recording has {len(facts.gaps)} gaps: what was sent in them can't be judged")
+        notes.append(f"the recording has {len(facts.gaps)} gaps: messages sent during a gap can't be audited")
     return notes
 
 
 def _differing(classes: Mapping[str, int]) -> list[str]:
     """Return notes on differing timestamps and headers: not an anomaly, as readers of rows don't see them."""
-    what = {"time_differs": "another timestamp", "headers_differ": "other headers"}
+    what = {"time_differs": "timestamps", "headers_differ": "headers"}
     return [
-        f"{classes[name]:,} records have {said} than their messages were sent with"
+        f"{classes[name]:,} records have different {said} than the messages that were sent"
         for name, said in what.items()
         if classes.get(name)
     ]

@@ -103,7 +103,7 @@ def verify_recordings(
     sides = [sealed for sealed, _ in opened]
     systems = {side.manifest.source.get("system_identifier") for side in sides}
     if len(systems) > 1:
-        problem = "the recordings are of two database systems: their LSNs have nothing in common"
+        problem = "the recordings are of different database systems, so their LSNs can't be compared"
         raise UsageError(problem, "name two recordings of the same server, or verify each against Kafka")
     on_phase("comparing")
     with (
@@ -118,12 +118,12 @@ def verify_recordings(
         _mark_read_anew(connection, *sides)
         report = _report(connection, low, high, samples)
     report.notes = [
-        f"compared is what both cover: {report.window['first_lsn']} to {report.window['last_lsn']}"
+        f"the range that both cover was compared: {report.window['first_lsn']} to {report.window['last_lsn']}"
     ]
     if anew := report.balance["expected"][READ_ANEW]:
         report.notes.append(
-            f"{anew:,} changes differ in nothing but large values that PostgreSQL did not send:"
-            " each relay read them from the table, at another time"
+            f"{anew:,} changes differ only in TOAST values that PostgreSQL did not send:"
+            " each relay read them from the table at a different time"
         )
     report.notes += [note for sealed, facts in opened for note in _notes(sealed, facts)]
     report.details = {
@@ -161,7 +161,9 @@ def _common(connection: duckdb.DuckDBPyConnection) -> tuple[int, tuple[int, int]
         begins.append(rows[0][0])
         ends.append(rows[0][1])
     if None in begins or max(begins) > min(ends)[0]:
-        raise UsageError("the recordings have no LSN in common", "name two that cover the same time")
+        raise UsageError(
+            "the recordings have no LSN in common", "compare two recordings that cover the same time"
+        )
     return max(begins), min(ends)
 
 
@@ -202,11 +204,11 @@ def _notes(sealed: SealedRecording, facts: JournalFacts) -> list[str]:
     with session(temp_directory="") as connection:
         (put,) = connection.execute(_PUT, {"files": exact(sealed.paths())}).fetchall()[0]
     if put:
-        notes.append(f"{put:,} rows of {folder} were put into the stream, and are compared with nothing")
+        notes.append(f"{put:,} backfilled rows of {folder} were not compared")
     if facts.later:
-        notes.append(f"the last segment of {folder} is not finished: what is in it was not compared")
+        notes.append(f"the last segment of {folder} is unfinished: its changes were not compared")
     if facts.gaps:
-        notes.append(f"{folder} has {len(facts.gaps)} gaps: what it lacks there is found as missing or extra")
+        notes.append(f"{folder} has {len(facts.gaps)} gaps: their changes are reported as missing or extra")
     return notes
 
 

@@ -80,9 +80,9 @@ class TableShape:
     table: ComparedTable
     forms: dict[str, Form]
     is_partitioned: bool
-    #: Whether an UPDATE of a row without a key is published at all.
+    #: True if an UPDATE of a row without a key is published at all.
     is_identified: bool
-    #: Whether the database is in UTF8, in which its keys can be queried.
+    #: True if the database is in UTF8, in which its keys can be queried.
     is_utf8: bool = True
     #: Converts the database's bytes to UTF-8; None if they are taken unchanged.
     decode: Decode | None = None
@@ -207,7 +207,7 @@ def _records(
 
 
 def _altered(table: ComparedTable) -> Indeterminate:
-    return Indeterminate(f"{table.full_name} was altered while it was looked at", "verify again")
+    return Indeterminate(f"{table.full_name} was altered during the comparison", "verify again")
 
 
 def rows(

@@ -49,9 +49,8 @@ class UnknownSchema:
     def note(self) -> str:
         """The note for the report."""
         return (
-            f"the schema registry has no schema {self.number}, which {self.records:,} {self.part}s of "
-            f"{self.topic} name: nothing is known of their rows; restore the schema there, or check "
-            "-r/--schema-registry"
+            f"the schema registry has no schema {self.number}, to which {self.records:,} {self.part}s of "
+            f"{self.topic} refer, so they can't be decoded; restore the schema, or check -r/--schema-registry"
         )
 
 

@@ -17,4 +17,4 @@ def test_faults_in_segment_files(sandbox: Sandbox, tmp_path: Path) -> None:
     assert not wrong
     # The second turn of `reheadered` gives a header a name that is no text.
     assert report.classes["headers_differ"] == 1
-    assert "1 records have other headers than their messages were sent with" in report.notes
+    assert "1 records have different headers than the messages that were sent" in report.notes

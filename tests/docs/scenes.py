@@ -102,7 +102,7 @@ SCENES = {
             "bwtui verify --database": "clean",
             "bwtui verify before/": "clean",
             "bwtui recording check": "clean",
-            "bwtui replay ./shop --only-missing": "the report found nothing missing",
+            "bwtui replay ./shop --only-missing": "the report lists no missing messages",
         },
     ),
     "replay.md": Scene(

@@ -75,7 +75,7 @@ def test_stop_loses_nothing(
         reached = max(segment.foot["reached"] for segment in recording.segments)
     slot = relay.slot_lsn()
     assert slot is not None and slot <= reached
-    assert [one.reason for one in recovered] == ["nothing was torn"]
+    assert [one.reason for one in recovered] == ["all blocks are intact"]
     relay.run()
     with opened(folder) as recording:
         assert assert_everything_committed(recording, witness) == 1_000
@@ -182,7 +182,7 @@ def test_the_policy_of_a_relay_with_kafka_does_not_hold_without(tmp_path: Path) 
     with pytest.raises(StateFailed, match="No space left on device") as raised:
         stream.flush()
     assert stream.recorder.durable_lsn < stream.lsn
-    assert raised.value.hint == "free disk space, and start again"
+    assert raised.value.hint == "free disk space, and start the relay again"
     stream.recorder.close()
 
 
@@ -198,7 +198,7 @@ def test_a_record_stops_on_a_full_disk_and_loses_nothing(
     fill_disk(relay, folder)
     write_much(database, 1_000)
     assert relay.join() == 2
-    assert "hint: free disk space, and start again" in relay.last_words()
+    assert "hint: free disk space, and start the relay again" in relay.last_words()
     recover_and_check(folder)
     relay.run()
     with opened(folder) as recording:
@@ -224,7 +224,7 @@ def test_a_folder_that_is_gone_is_not_recorded_into(
     assert relay.join() == 2
     words = relay.last_words()
     assert f"error: the recording in {folder} can't be written: the folder is gone" in words
-    assert "hint: it was moved or removed meanwhile" in words
+    assert "hint: restore it, or record into a different folder" in words
     confirmed = relay.slot_lsn()
     assert confirmed is not None
     assert confirmed < behind
@@ -260,7 +260,7 @@ def test_another_ones_recording_is_refused_and_left_alone(tmp_path: Path, which:
     torn = folder / "00000002.partial"
     torn.write_bytes(b"torn")
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    with pytest.raises(RefusedError, match=f"is of another {which.replace('_', ' ')}: .*, not other"):
+    with pytest.raises(RefusedError, match=f"has a different {which.replace('_', ' ')}: .*, not other"):
         continue_in(folder, {**SOURCE, which: "other"})
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
@@ -269,7 +269,7 @@ def test_foreign_files_are_left_alone(tmp_path: Path) -> None:
     folder = tmp_path / "documents"
     folder.mkdir()
     (folder / "letter.txt").write_text("dear")
-    with pytest.raises(RefusedError, match=r"holds other files \(letter.txt\)"):
+    with pytest.raises(RefusedError, match=r"contains files that are not part of a recording \(letter.txt\)"):
         continue_in(folder, SOURCE)
     assert [path.name for path in folder.iterdir()] == ["letter.txt"]
 
@@ -326,6 +326,10 @@ def test_damage_in_what_was_synced_is_not_cut_off_unasked(tmp_path: Path, force:
         (one,) = recover(stream.folder, force=True)
         assert one.cut and not one.changes
         return
-    with pytest.raises(DamagedRecording, match=r"00000001.partial at byte \d+: .* it was on the disk once"):
+    with pytest.raises(
+        DamagedRecording,
+        match=r"00000001.partial at byte \d+: .* had already been synced "
+        r"to disk",
+    ):
         recover(stream.folder)
     assert path.read_bytes() == data

@@ -1,4 +1,4 @@
-"""What was on the disk once is never taken for a torn end, and never cut unasked, however much is damaged.
+"""What was once on the disk is never taken for a torn end, and never cut unasked, however much is damaged.
 
 A kill is a copy of the folder as it stands at that moment.
 """
@@ -102,12 +102,12 @@ def test_a_hole_is_refused_however_large_it_is(tmp_path: Path, begins: float, en
     damaged = damage(partial(folder), begins, ends, byte)
     if begins == 0:
         # Nobody knows whose it is; but that something was on the disk is known.
-        with pytest.raises(DamagedRecording, match="on the disk once"):
+        with pytest.raises(DamagedRecording, match="had already been synced to disk"):
             recover(folder)
         return
     message = assert_refused(folder)
-    assert "it was on the disk once (bytes " in message
-    at = int(message.rpartition("(bytes ")[2].partition(" to ")[0].replace(",", ""))
+    assert "; bytes " in message
+    at = int(message.rpartition("; bytes ")[2].partition(" to ")[0].replace(",", ""))
     assert at <= damaged
 
 
@@ -121,7 +121,7 @@ def test_a_whole_block_that_is_gone_has_no_range(tmp_path: Path) -> None:
     path.write_bytes(data[: gone.offset] + data[gone.end :])
     assert_refused(folder)
     (one,) = check(folder).damages
-    assert one.reason == f"block {gone.number} should stand here, and was on the disk once"
+    assert one.reason == f"expected block {gone.number} here; this data had already been synced to disk"
 
 
 def test_the_last_block_that_was_synced_is_no_torn_end(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_where_bytes_are_missing_more_was_on_the_disk_than_stands_there(tmp_path
     data = bytearray(path.read_bytes())
     del data[1500 : 1500 + count]
     path.write_bytes(data)
-    assert "on the disk once" in assert_refused(folder)
+    assert "had already been synced to disk" in assert_refused(folder)
 
 
 def test_what_no_sync_covered_is_a_torn_end(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_who_asks_for_it_gets_what_stands_before_the_hole(tmp_path: Path) -> Non
     damage(partial(folder), 0.5, 0.9)
     ran = CliRunner().invoke(recover_command, [str(folder), "--force"], **CONTEXT)
     assert ran.exit_code == 0
-    assert "on the disk once (bytes " in ran.output
+    assert "; bytes " in ran.output
     assert check(folder).verdict == "clean"
     continue_in(folder, dict(SOURCE)).release()
 
@@ -210,8 +210,8 @@ def test_newest_segments_that_are_gone_are_missed(tmp_path: Path, gone: int) -> 
     found = check(folder)
     assert found.verdict == "damaged"
     assert [str(one.place.segment) for one in found.damages] == [paths[-gone - 1].name]
-    assert found.damages[0].reason == "the segment that followed it is missing"
-    with pytest.raises(DamagedRecording, match="the segment that followed it is missing"):
+    assert found.damages[0].reason == "the segment after it is missing"
+    with pytest.raises(DamagedRecording, match="the segment after it is missing"):
         continue_in(folder, dict(SOURCE))
     ran = CliRunner().invoke(recover_command, [str(folder)], **CONTEXT)
     assert isinstance(ran.exception, DamagedRecording)
@@ -372,7 +372,7 @@ def test_who_says_that_nothing_was_there_goes_on(tmp_path: Path) -> None:
     assert "recover --force" in raised.value.hint
     ran = CliRunner().invoke(recover_command, [str(folder), "--force"], **CONTEXT)
     assert ran.exit_code == 0
-    assert "taken for empty" in ran.output
+    assert "treated as empty" in ran.output
     ran = CliRunner().invoke(recover_command, [str(folder), "--force"], **CONTEXT)
     assert (ran.exit_code, ran.output.strip()) == (0, "nothing to do: every segment is finished")
     goes_on(folder)

@@ -153,7 +153,7 @@ def test_a_workload_that_is_killed_is_an_error_and_not_an_equal_verdict(demo: De
     assert workload is not None
     workload._process.kill()
     workload._process.wait()
-    with pytest.raises(BwtuiError, match="ended by itself"):
+    with pytest.raises(BwtuiError, match="ended unexpectedly"):
         demo.check()
     with pytest.raises(BwtuiError, match="did not end cleanly"):
         demo.settle()

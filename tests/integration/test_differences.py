@@ -121,7 +121,7 @@ def test_schemas_that_the_registry_does_not_have(attempts: Attempts, source: Ses
         assert [one.name for one in doubts] == ["unknown_schema"]
         doubts, differences = found["public.whole"]
         assert [(one.name, one.is_proven) for one in differences] == [("different_row", True)]
-        assert differences[0].note == "the value can't be decoded: no schema has the id 2147483647"
+        assert differences[0].note == "the value can't be decoded: there is no schema with id 2147483647"
         assert [one.name for one in doubts] == ["undecodable"]
         assert (report.verdict, report.wrong) == ("anomalies", {"different_row": 1})
         said = [note for note in report.notes if "the schema registry has no schema" in note]

@@ -47,4 +47,4 @@ def test_rows_that_are_there_and_rows_that_are_not(
             run_all(target, _SCHEMA)
         run_all(target, text)
     assert contents(copy, tables) == contents(database, tables)
-    assert "rows put into the stream" in text
+    assert "backfilled rows" in text

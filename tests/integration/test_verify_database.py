@@ -118,7 +118,7 @@ def test_a_table_that_is_written_to(attempts: Attempts, source: Session, databas
             ended, report = verify(attempts, database)
         assert (ended.code, report["verdict"]) == (0, "clean"), ended.stderr or report
         assert report["expected"] >= _ROWS
-        assert report["notes"] == ["without a key, so that only missing rows can be found: public.unkeyed"]
+        assert report["notes"] == ["only missing rows can be found in tables without a key: public.unkeyed"]
         assert report["tables"] == ["public.kinds", "public.unkeyed"]
 
         plant(attempts)
@@ -144,7 +144,7 @@ def test_a_table_that_is_written_to(attempts: Attempts, source: Session, databas
 
         ended, _ = verify(attempts, database, "--table", "nothing")
         assert ended.code == 2
-        assert "no table is to be compared" in ended.stderr
+        assert "no table is selected for the comparison" in ended.stderr
 
     ended, _ = verify(attempts, database)
     assert ended.code == 3

@@ -14,8 +14,11 @@ from tests.integration.test_verify_database import relaying, verify
 from tests.raw_topic import raw_records
 from tests.waiting import eventually
 
-_SPELLED = "the topic's other keys are in other bytes: no later change of the row reaches this one"
-_ALONE = "the topic has the row only under this key in other bytes"
+_SPELLED = (
+    "its key is encoded differently from the topic's other keys, so later changes of the row do not "
+    "replace it"
+)
+_ALONE = "the topic has the row only under this differently encoded key"
 #: Of a date before keys were texts, to the bytes.
 _OLD = {
     "type": "record", "name": "old",

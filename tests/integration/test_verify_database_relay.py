@@ -77,7 +77,7 @@ def test_a_relay_is_verified_from_anywhere(
         assert without["tables"] == ["public.b"]
         ended = verify(attempts, elsewhere, "--table", "c")
         assert ended.returncode == 2
-        assert "no table is to be compared" in ended.stderr
+        assert "no table is selected for the comparison" in ended.stderr
     ended = verify(attempts, elsewhere)
     assert (ended.returncode, ended.stdout) == (4, "")
     assert f"no relay called {attempts.name} is running" in ended.stderr

@@ -161,8 +161,8 @@ def test_tables_without_a_key(attempts: Attempts, source: Session, database: str
     assert (ended.code, report["verdict"]) == (0, "clean"), ended.stderr or report
     assert report["tables"] == ["public.full_log", "public.log"]
     assert report["notes"] == [
-        "without a key, so that only missing rows can be found: public.full_log, public.log; their topics"
-        " have 2 rows more than they, which were deleted, changed or sent again"
+        "only missing rows can be found in tables without a key: public.full_log, public.log; their topics"
+        " have 2 more rows than the tables: rows that were deleted, changed or sent again"
     ]
     # That a topic has every row of its table does not say that it has no others.
     assert (report["proven"], report["complete"]) == (["public.log"], ["public.full_log", "public.log"])
@@ -247,7 +247,7 @@ def test_a_topic_that_is_not_there(attempts: Attempts, source: Session, database
         eventually("its rows", lambda: verify(attempts, database)[0].code == 0)
         _, report = verify(attempts, database)
         assert report["notes"] == [
-            f"there is no topic {attempts.name}.later, so its table's rows are in none"
+            f"topic {attempts.name}.later does not exist, so all rows of its table are missing"
         ]
         assert verify(attempts, database, "--table", r"public\.later")[0].code == 2
 
@@ -266,8 +266,9 @@ def test_a_table_that_gets_a_key(attempts: Attempts, source: Session, database: 
         assert (ended.code, found) == (1, [("missing_key", {"a": key}, note) for key in "23"])
         assert report["balance"]["actual"]["rows"] == 2
         assert report["notes"] == [
-            f"3 records of {attempts.name}.late have no key, so they are no key's latest value: "
-            "from before the table had one, or another producer's"
+            f"3 records of {attempts.name}.late have no key, so they can't be the latest value of "
+            "a key: they are "
+            "from before the table had one, or from a different producer"
         ]
         source.run("update late set b = 'z'")
         ended, report = verify(attempts, database)
@@ -286,7 +287,7 @@ def test_a_table_whose_key_changes(attempts: Attempts, source: Session, database
         source.run("insert into swap values (4, 4); delete from swap where a = 3")
         ended, report = verify(attempts, database, "--show-values")
         found = [(one["class"], one["key"], one["note"]) for one in report["findings"]]
-        other = "a key of other columns than the table's"
+        other = "its key has different columns than the table's key"
         sent = "the row was sent before the table had this key"
         assert (ended.code, found) == (
             1,

@@ -19,7 +19,7 @@ _TOO_LARGE = "(select string_agg(md5(n::text), '') from generate_series(1, 1000)
 def printed_command(notes: list[str]) -> list[str]:
     """Return the command that the one note on dead letters tells the user to run."""
     [note] = [note for note in notes if "dead letter" in note]
-    return shlex.split(note.split("'bwtui ")[1].rpartition("' has the relay")[0])
+    return shlex.split(note.split("'bwtui ")[1].rpartition("' makes the relay")[0])
 
 
 def letters(attempts: Attempts, *args: str) -> Ended:

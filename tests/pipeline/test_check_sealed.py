@@ -132,13 +132,13 @@ def lose_last_segments(folder: Path) -> Path:
     [
         (flip_parquet, "it does not match its checksum"),
         (lose_parquet, "it is missing"),
-        (cut_parquet, "bytes, and had "),
+        (cut_parquet, "bytes instead of "),
         (add_stranger, "sealed/manifest.json does not list it"),
         (flip_manifest, "it does not match its checksum"),
         (lose_manifest, "it is missing"),
-        (change_segment, "sealed/manifest.json knows it with another checksum"),
-        (forge_payload, "sealed/manifest.json knows it with other bytes"),
-        (lose_last_segments, "are missing, and sealed/manifest.json lists what was in it"),
+        (change_segment, "sealed/manifest.json lists a different checksum for it"),
+        (forge_payload, "sealed/manifest.json lists different contents for it"),
+        (lose_last_segments, "are missing, but sealed/manifest.json lists their sealed files"),
     ],
 )
 def test_what_is_wrong_is_named(folder: Path, harm: Callable[[Path], Path], reason: str) -> None:

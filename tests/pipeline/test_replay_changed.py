@@ -56,7 +56,7 @@ def test_another_partitioner(replays: Replays, services: ServiceAddresses, begun
     replays.kafka_config = (("partitioner", "consistent"),)
     # Keys would go to other partitions, of which the notes say something else.
     for dry_run in (False, True):
-        with pytest.raises(RefusedError, match="began with keys placed by murmur2, and not by crc32"):
+        with pytest.raises(RefusedError, match="began with the partitioner hash murmur2, not crc32"):
             replays.run(begun.folder, dry_run=dry_run)
     replays.kafka_config = (("partitioner", "murmur2"),)
     replays.run(begun.folder)
@@ -103,7 +103,9 @@ def test_a_topic_that_is_gone_or_made_anew(
 ) -> None:
     delete(begun.topic)
     for dry_run in (False, True):
-        with pytest.raises(RefusedError, match=f"topic {begun.topic} is gone, with what was sent") as refused:
+        with pytest.raises(
+            RefusedError, match=f"topic {begun.topic} was deleted, with the messages"
+        ) as refused:
             replays.run(begun.folder, dry_run=dry_run)
         assert "--restart" in (refused.value.hint or "")
     assert begun.topic not in partitions(config)[1]
@@ -111,7 +113,7 @@ def test_a_topic_that_is_gone_or_made_anew(
     # It may be as long as it was.
     for partition in range(3):
         produce(config, begun.topic, [(b"other", b"foreign", None)] * 2_000, partition=partition)
-    with pytest.raises(RefusedError, match=f"topic {begun.topic} was made anew"):
+    with pytest.raises(RefusedError, match=f"topic {begun.topic} was recreated"):
         replays.run(begun.folder)
     outcome = replays.run(begun.folder, restart=True)
     sent = expected(begun.folder)[begun.topic]

@@ -127,11 +127,13 @@ def test_only_missing(replays: Replays, services: ServiceAddresses, loss: Loss, 
     assert {one.key: one for one in content} == {
         **{one.key: one for one in loss.sent}, loss.newer.key: loss.newer
     }  # fmt: skip
-    with pytest.raises(RefusedError, match="was replayed already"):
+    with pytest.raises(RefusedError, match="were already replayed"):
         replays.run(loss.folder, only_missing=report)
     # Neither does another report that says the same, nor another state folder, double anything.
     for again in (loss.report(tmp_path / "again.json", verdict="anomalies"), report):
-        with pytest.raises(RefusedError, match="all that the report found missing is in the topics by now"):
+        with pytest.raises(
+            RefusedError, match="the topics now have all messages that the report lists as missing"
+        ):
             replays.run(loss.folder, only_missing=again, restart=True)
     assert topic_content(services, loss.topic)[0] == content
 
@@ -171,7 +173,7 @@ def test_only_missing_and_meant(replays: Replays, loss: Loss, tmp_path: Path) ->
             assert outcome.plan.missing is not None
             assert outcome.plan.missing["messages"] == found, text
     nothing = ChangeSelection(query=parse("table = other"))
-    with pytest.raises(RefusedError, match="has none of the messages that the report found missing"):
+    with pytest.raises(RefusedError, match="has none of the messages that the report lists as missing"):
         replays.run(loss.folder, selection=nothing, only_missing=by_position)
 
 
@@ -228,11 +230,11 @@ def test_a_repeat_is_missing_although_the_first_is_there(
     counts = replays.run(stream.folder, only_missing=report).plan.missing
     assert counts is not None and counts["messages"] == 1
     assert topic_content(services, topic) == {0: [sent, sent]}
-    with pytest.raises(RefusedError, match="is in the topics by now"):
+    with pytest.raises(RefusedError, match="the topics now have all messages"):
         replays.run(stream.folder, only_missing=report, restart=True)
     ends["topics"][0]["high"] = 3
     report.write_text(json.dumps({"classes": {"lost_acked": 1}, "findings": [finding], **names, **ends}))
-    with pytest.raises(RefusedError, match="has lost its end since it was verified"):
+    with pytest.raises(RefusedError, match="has lost the end of its log since it was verified"):
         replays.run(stream.folder, only_missing=report)
 
 
@@ -244,7 +246,7 @@ def test_a_topic_with_times_of_its_own(
     (content,) = topic_content(services, loss.topic).values()
     newest = {one.key: one.value for one in [*loss.sent, loss.newer]}
     assert {one.key: one.value for one in content} == newest
-    with pytest.raises(RefusedError, match="is in the topics by now"):
+    with pytest.raises(RefusedError, match="the topics now have all messages"):
         replays.run(loss.folder, only_missing=loss.report(tmp_path / "again.json", verdict="anomalies"))
 
 
@@ -253,9 +255,9 @@ def test_a_report_of_something_else(
 ) -> None:
     before = topic_content(services, loss.topic)
     for more, error, words in (
-        ({"recording_id": "other"}, RefusedError, "the report is of another recording"),
-        ({"cluster": "other"}, RefusedError, "the report is of another Kafka cluster"),
-        ({"recording_id": None}, UsageError, "is no report of the audit of a recording"),
+        ({"recording_id": "other"}, RefusedError, "the report is about a different recording"),
+        ({"cluster": "other"}, RefusedError, "the report is about Kafka cluster other"),
+        ({"recording_id": None}, UsageError, "is not an audit report of a recording"),
     ):
         with pytest.raises(error, match=words):
             replays.run(loss.folder, only_missing=loss.report(tmp_path / "report.json", **more))
@@ -265,16 +267,16 @@ def test_a_report_of_something_else(
 def test_a_report_that_does_not_fit(replays: Replays, loss: Loss, tmp_path: Path) -> None:
     replays.sealed(loss.folder)
     report = loss.report(tmp_path / "report.json", counted=4)
-    with pytest.raises(RefusedError, match="counts 4 missing messages and lists 3") as refused:
+    with pytest.raises(RefusedError, match="counts 4 missing messages but lists only 3") as refused:
         replays.run(loss.folder, only_missing=report)
     assert "--findings 4" in (refused.value.hint or "")
-    with pytest.raises(UsageError, match="writes into the topics of the recording"):
+    with pytest.raises(UsageError, match="writes to the recording's own topics"):
         replays.run(loss.folder, only_missing=report, prefix="other")
     report.write_text("[]")
-    with pytest.raises(UsageError, match="is no report of an audit"):
+    with pytest.raises(UsageError, match="is not an audit report"):
         replays.run(loss.folder, only_missing=report)
     report.write_text(json.dumps({"classes": {}, "findings": [], **loss.names}))
-    with pytest.raises(UsageError, match="found nothing missing"):
+    with pytest.raises(UsageError, match="lists no missing messages"):
         replays.run(loss.folder, only_missing=report)
 
 
@@ -295,10 +297,10 @@ def test_without_a_terminal_it_is_refused_before_anything_begins(
     """Not even a recording that has to be sealed is sealed first. A yes will do, or a run that was begun."""
     report = loss.report(tmp_path / "report.json")
     nobody, yes = (Beginning(ProgressView(), yes=said) for said in (False, True))
-    with pytest.raises(RefusedError, match="3 messages that were found missing would be") as refused:
+    with pytest.raises(RefusedError, match="3 reported messages would be") as refused:
         replays.run(loss.folder, nobody, only_missing=report)
     assert "--yes" in (refused.value.hint or "")
-    with pytest.raises(RefusedError, match="the report is of another recording"):
+    with pytest.raises(RefusedError, match="the report is about a different recording"):
         other = loss.report(tmp_path / "other.json", recording_id="other")
         replays.run(loss.folder, nobody, only_missing=other)
     for watch, dry_run in ((yes, False), (nobody, True)):
@@ -311,5 +313,5 @@ def test_without_a_terminal_it_is_refused_before_anything_begins(
     file.save(ReplayProgress(file.what))
     with pytest.raises(Begun):
         replays.run(loss.folder, nobody, only_missing=report)
-    with pytest.raises(RefusedError, match="3 messages that were found missing would be"):
+    with pytest.raises(RefusedError, match="3 reported messages would be"):
         replays.run(loss.folder, nobody, only_missing=report, restart=True)

@@ -129,7 +129,7 @@ def test_one_at_a_time_and_only_what_is_finished(tmp_path: Path) -> None:
     last.path.rename(folder / f"{last.number:08d}.partial")
     before = sorted(path.name for path in folder.iterdir() if path.name != "seal.lock")
     (folder / "seal.lock").unlink()
-    with pytest.raises(DamagedRecording, match="has no end") as refused:
+    with pytest.raises(DamagedRecording, match="has no foot") as refused:
         local(folder)
     assert refused.value.hint == f"run 'bwtui recording recover {folder.resolve()}' first"
     assert sorted(path.name for path in folder.iterdir()) == before, (
@@ -166,7 +166,7 @@ def test_a_recording_that_has_just_begun(tmp_path: Path) -> None:
     stream.commit()
     stream.flush()
     stream.deliver()
-    with pytest.raises(RefusedError, match="no segment is complete") as refused:
+    with pytest.raises(RefusedError, match="has no complete segment") as refused:
         local(folder)
     assert refused.value.hint is not None and "stop the relay, or wait" in refused.value.hint
     assert not (folder / SEALED).exists() and not (folder / SEALING).exists()

@@ -29,7 +29,7 @@ def test_rows_put_into_one_of_them_are_compared_with_nothing(tmp_path: Path) -> 
             open_recorded(first), open_recorded(second), spark_master="local[1]", samples=5
         )
         assert report.verdict == "clean" and report.expected == report.actual == 20
-        assert f"12 rows of {put} were put into the stream, and are compared with nothing" in report.notes
+        assert f"12 backfilled rows of {put} were not compared" in report.notes
 
 
 def test_what_differs_is_found_beside_them(tmp_path: Path) -> None:

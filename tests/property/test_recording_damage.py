@@ -116,7 +116,7 @@ def judge(folder: Path, name: str, good: Any, what: str) -> str:
     try:
         same = everything(folder) == good
     except DamagedRecording as error:
-        assert name in error.message or "should stand here" in error.message, what
+        assert name in error.message or "expected " in error.message, what
         return "detected, and refused by the reader"
     assert same, what
     return "detected, and not needed by the reader"
@@ -158,7 +158,7 @@ def test_a_segment_that_begins_with_another_block_is_damaged(sound: Path, tmp_pa
     head = blocks_of(path)[0]
     path.write_bytes(path.read_bytes()[head.end :])
     assert check(folder).verdict == "damaged"
-    with pytest.raises(DamagedRecording, match="begins with its HEAD"):
+    with pytest.raises(DamagedRecording, match="does not start with a HEAD"):
         continue_in(folder, dict(SOURCE))
 
 

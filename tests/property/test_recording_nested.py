@@ -117,7 +117,7 @@ def test_damage_of_what_was_synced_is_never_cut(tmp_path_factory: pytest.TempPat
     path.write_bytes(before[:begins] + bytes(ends - begins) + before[ends:])
     if path.read_bytes() == before:
         return
-    with pytest.raises(DamagedRecording, match="was on the disk once"):
+    with pytest.raises(DamagedRecording, match="had already been synced to disk"):
         recover(folder)
-    with pytest.raises(DamagedRecording, match="was on the disk once"):
+    with pytest.raises(DamagedRecording, match="had already been synced to disk"):
         continue_in(folder, dict(SOURCE))

@@ -71,7 +71,7 @@ def report_of(recording: MemoryRecording) -> dict[str, Any]:
         "classes": dict.fromkeys(raw["classes"], 0) | found | {"compacted": 7},
         "findings_total": found,
         "findings": [
-            _finding("lost_acked", lost, key={"id": "9"}, note="its place in the log is empty", hop="broker"),
+            _finding("lost_acked", lost, key={"id": "9"}, note="no record is at its offset", hop="broker"),
             _finding("corrupted", corrupted, key={"id": "11"}, hop="broker",
                      fields=[{"field": "status", "sent": "new", "postgresql": "new", "kafka": "sold"}]),
             _finding("duplicated", None, topic=copied.messages[0].topic, offset=900, hop="other"),

@@ -192,7 +192,7 @@ async def test_mending_replays_what_the_report_misses(tmp_path: Path) -> None:
         assert f"--only-missing {tmp_path / 'report.json'}" in command
         assert "--topic-prefix" not in command
         await stage.end(PLAN | {"missing": {"messages": 1, "late": 1}})
-        assert "1 missing message will be at the end of its partition" in text(stage.app)
+        assert "1 missing message will be appended to its partition" in text(stage.app)
         await stage.press("escape")
         stage.audit.report = parse_report(stage.raw | {"classes": {"lost_acked": 0}})
         await stage.press("M")

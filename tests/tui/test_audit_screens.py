@@ -64,7 +64,7 @@ async def test_a_real_report_alone(size: tuple[int, int]) -> None:
         await pilot.press("z", "down", "down")
         findings = app.screen.query_one(FindingList)
         assert len(findings.rows) == 1
-        assert "A copy of a message that is there already" in text(app)
+        assert "A second record of a message" in text(app)
         panels = [p for p in app.screen.query(".panel") if p.display]
         assert all(p.outer_size.height >= 4 for p in panels)
 
@@ -124,7 +124,7 @@ async def test_a_clean_report_says_what_it_rests_on(size: tuple[int, int]) -> No
         await pilot.pause()
         shown = text(app)
         assert "✓ CLEAN  3,075 messages, 3,075 records" in shown
-        assert "nothing lost, doubled, changed or out of order" in shown
+        assert "nothing lost, duplicated, changed or out of order" in shown
         assert "✓ nothing was found" in shown
         assert "3,075 messages also with what PostgreSQL said" in shown
         assert "0/1CBC070" in shown

@@ -131,7 +131,7 @@ async def test_the_key_that_no_row_has_is_decoded() -> None:
 
 async def test_a_key_that_can_not_be_decoded_says_why() -> None:
     def check(app: ReportApp) -> None:
-        assert "✗ key: 4 bytes that can't be read: it does not begin" in text(app)
+        assert "✗ key: 4 bytes that can't be read: it does not start" in text(app)
         assert rows(app) == []
 
     await opened(read("database"), 2, check)
@@ -158,7 +158,7 @@ async def test_a_row_that_is_missing() -> None:
     def check(app: ReportApp) -> None:
         shown = text(app)
         assert "a tombstone: it has no fields" in shown
-        assert "the table has the row; the report has its key alone" in shown
+        assert "the table has the row; the report has only its key" in shown
         assert rows(app) == [["", "id", "1", "–"]]
 
     await opened(read("database"), 3, check)
@@ -181,14 +181,14 @@ async def test_a_row_without_a_key_and_one_that_is_undecided() -> None:
 
     def outside(app: ReportApp) -> None:
         shown = text(app)
-        assert "nothing of the table is sent" in shown
+        assert "the relay sends no rows of the table" in shown
         assert "public.bare" in shown
 
     lacking = replace(finding, name="not_captured", topic=None, table="public.bare", key=None)
     await opened(replace(report, findings=(lacking,)), 0, outside)
 
     def undecided(app: ReportApp) -> None:
-        assert "it was written to at every look, or nothing is proven" in text(app)
+        assert "it was written during every comparison, or it can't be compared" in text(app)
 
     unknown = replace(report.findings[0], name="indeterminate")
     await opened(replace(report, findings=(unknown,)), 0, undecided)
@@ -231,7 +231,7 @@ async def test_two_recordings() -> None:
 
     def differs(app: ReportApp) -> None:
         shown = text(app)
-        assert "it has the row, at position 42" in shown and "the same change has another row" in shown
+        assert "it has the row, at position 42" in shown and "the same change has a different row" in shown
         assert "bwtui open recordings/b --at 0/" in shown
 
     report = read("recordings")

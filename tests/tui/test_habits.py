@@ -128,7 +128,7 @@ async def test_a_query_is_completed_word_by_word_and_a_wrong_one_says_the_same()
         await stage.press("tab")
         assert bar(stage).value == "table = orders and after.status"
         await stage.type(" foo")
-        assert "expected an operator behind 'after.status'" in text(stage.app)
+        assert "expected an operator after 'after.status'" in text(stage.app)
 
 
 async def test_a_place_is_completed_and_each_form_is_one() -> None:

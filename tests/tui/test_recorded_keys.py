@@ -163,7 +163,7 @@ async def _seek(stage: RecordedStage, press: Press) -> None:
     await press()
     await stage.type("nowhere")
     await stage.press("enter")
-    assert "is no place in a recording" in text(stage.app)
+    assert "is not a valid position in a recording" in text(stage.app)
     assert stage.head.position == 12
     await stage.press("escape")
     assert not stage.screen.query_one(SeekBar).display

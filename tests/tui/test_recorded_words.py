@@ -171,12 +171,12 @@ async def test_the_prompt_for_a_place_shows_every_form_and_whole_errors(width: i
         await stage.type("the day before yesterday, at noon")
         await stage.press("enter")
         shown = re.sub(r"\s+", " ", "\n".join(lines(stage.app)))
-        assert "is no place in a recording: write 12:04[:05], " in shown
+        assert "is not a valid position in a recording: write 12:04[:05], " in shown
         assert "xid 742, 45%, #1234 (a position), start or end" in shown
         bar = stage.screen.query_one(SeekBar)
         assert stage.app.focused is bar.query_one(Input)
         await stage.press("backspace")
-        assert "is no place" not in text(stage.app)
+        assert "is not a valid position" not in text(stage.app)
 
 
 async def test_keys_that_mean_nothing_on_a_screen_are_not_offered() -> None:

@@ -293,4 +293,4 @@ def test_what_only_a_change_has_is_refused_at_its_place(text: str) -> None:
         parse_row_query(text)
     name = caught.value.problem.split("'")[1]
     assert text[caught.value.column :].startswith(name)
-    assert "ask for after.column, key or position" in caught.value.problem
+    assert "rows have no field" in caught.value.problem

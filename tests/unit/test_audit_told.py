@@ -68,8 +68,8 @@ def test_every_class_is_counted_and_shown(question: Question, names: tuple[str, 
 
 def test_what_is_clean_says_what_was_compared() -> None:
     assert "each key's latest value is its row" in told(report("database", {}, []))
-    assert "they say the same" in told(report("recordings", {}, []))
-    assert "nothing lost, doubled, changed or out of order" in told(report("recording", {}, []))
+    assert "their changes are equal" in told(report("recordings", {}, []))
+    assert "nothing lost, duplicated, changed or out of order" in told(report("recording", {}, []))
 
 
 def test_the_page_says_when_and_not_how_many_microseconds() -> None:
@@ -93,7 +93,7 @@ def test_null_is_a_value_and_a_mask_is_none() -> None:
 
 def test_a_masked_report_says_so_where_there_is_something_to_mask() -> None:
     finding = AuditFinding("missing_key", key={"id": "…"})
-    note = "note: keys and values are masked; --show-values shows them"
+    note = "note: keys and values are masked; use --show-values to show them"
     assert note in told(report("database", {"missing_key": 1}, [finding], details={"masked": True}))
     assert note not in told(report("database", {"missing_key": 1}, [finding], details={"masked": False}))
     assert note not in told(report("database", {}, [], details={"masked": True}))

@@ -322,7 +322,7 @@ def test_a_block_beyond_the_format_is_refused_before_it_is_written(
         assert raised.value.exit_code == 2
         relay.close()
         (recovered,) = recover(relay.folder)
-        assert recovered.reason == "nothing was torn"
+        assert recovered.reason == "all blocks are intact"
         assert len(relay.sink.delivered) == 1, "no message without its record"
     else:
         insert(2, 60_000)

@@ -67,7 +67,11 @@ def cases() -> Iterator[tuple[str, list[str]]]:
                         ["record", "-o", "r"], ["schema", "check"]):  # fmt: skip
             yield "can't be part of a topic's name", [*command, "--topic-prefix", prefix]
     for place in PLACES:
-        what = place and (f"{place} holds other files" if place == "full" else "can't be written")
+        what = place and (
+            f"{place} contains files that are not part of a recording"
+            if place == "full"
+            else "can't be written"
+        )
         for command in (["demo", "--headless", "--record"], ["connect", "--headless", "--record"],
                         ["record", "-o"]):  # fmt: skip
             yield what, [*command, place]

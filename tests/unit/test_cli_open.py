@@ -34,14 +34,14 @@ def test_help_has_examples() -> None:
 def test_a_path_that_is_no_recording(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     code, said = run(capsys, str(tmp_path / "nothing"))
     assert code == 2
-    assert "is no recording" in said
+    assert "is not a recording" in said
     assert said.count("\n") == 2, "a sentence and a hint"
 
 
 def test_an_empty_folder(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     code, said = run(capsys, str(tmp_path))
     assert code == 2
-    assert "holds no recording" in said
+    assert "contains no recording" in said
 
 
 def test_a_damaged_recording_names_the_place(capsys: pytest.CaptureFixture[str], copy: Path) -> None:

@@ -14,7 +14,7 @@ class _Demo:
     """A demo whose writes have ended by themselves."""
 
     def check_writes(self) -> None:
-        raise BwtuiError("the workload ended by itself with exit code -9", "look at the log")
+        raise BwtuiError("the workload ended unexpectedly with exit code -9", "look at the log")
 
 
 async def test_a_workload_that_died_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -25,5 +25,5 @@ async def test_a_workload_that_died_is_told_at_once(monkeypatch: pytest.MonkeyPa
     source = DemoSource(_Demo())  # type: ignore[arg-type]
     for _ in range(2):
         found = await source.status()
-        assert "the workload ended by itself" in found.detail
+        assert "the workload ended unexpectedly" in found.detail
         assert [(e.kind, e.time, e.hint) for e in found.errors] == [("workload", 17.0, "look at the log")]

@@ -151,7 +151,7 @@ def test_parquet_has_a_row_a_message(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_sql_says_why_a_row_is_not_known() -> None:
     text = exported("sql").decode()
-    assert "-- delete of public.log at 0/A, change 1: which row is not known" in text
+    assert "-- delete of public.log at 0/A, change 1: the row is unknown" in text
 
 
 def test_sql_keeps_bytes_that_are_no_text() -> None:
@@ -206,7 +206,7 @@ def test_sql_gives_a_column_another_type_if_its_values_fit() -> None:
     cast = '"$bwtui$"::pg_catalog.text::integer;'
     assert f"TYPE integer USING {cast}\nEXCEPTION WHEN OTHERS THEN\n" in text
     assert 'DROP COLUMN "$bwtui$", ADD COLUMN "$bwtui$" integer;\nEND $bwtui_$;' in text
-    assert '-- public.o: column "$bwtui$" has another type: rows from before have their old text' in text
+    assert '-- public.o: column "$bwtui$" changed its type: earlier rows have their old text' in text
 
 
 def test_sql_sets_what_the_table_may_not_have_yet() -> None:
@@ -278,8 +278,8 @@ def test_a_file_is_overwritten_only_by_force(tmp_path: Path, capsys: pytest.Capt
     path.write_text("mine")
     assert guarded(lambda: run(path)) == 2
     assert capsys.readouterr().err.splitlines() == [
-        f"bwtui: error: {path} exists already",
-        "hint: choose another file, or overwrite it with --force",
+        f"bwtui: error: {path} already exists",
+        "hint: choose a different file, or overwrite it with --force",
     ]
     assert path.read_text() == "mine"
     run(path, force=True)

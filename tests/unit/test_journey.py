@@ -153,7 +153,7 @@ def report(**more: Any) -> AuditReport:
 def test_a_finding_of_the_change_is_a_cross() -> None:
     said = audited(report(), subject(), NOON)
     assert said.tone == "bad"
-    assert said.words.startswith("lost_acked: its place in the log is empty")
+    assert said.words.startswith("lost_acked: no record is at its offset")
 
 
 def test_a_change_without_a_finding_has_a_tick() -> None:

@@ -204,15 +204,15 @@ def test_relative_times_count_from_where_it_stands(player: Player) -> None:
     ("text", "message"),
     [
         ("11:00", "not in the recording"),
-        ("25:00", "no time of day"),
+        ("25:00", "not a time of day"),
         ("2025-01-15 12:00", "not in the recording"),
         ("2027-01-15", "not in the recording"),
-        ("soon", "no place in a recording"),
-        ("", "no place in a recording"),
+        ("soon", "not a valid position in a recording"),
+        ("", "not a valid position in a recording"),
         ("xid 1", "no transaction 1"),
         ("0/1", "not in the recording"),
         ("FF/1", "not in the recording"),
-        ("1/2/3", "no LSN"),
+        ("1/2/3", "not a valid LSN"),
         ("101%", "ends at 100%"),
         ("#20", "there is no change at position 20"),
     ],
@@ -261,7 +261,7 @@ def test_every_way_through_the_shop_ends_at_the_end(clock: Clock) -> None:
 
 def test_steps_by_errors(clock: Clock) -> None:
     player = Player(shop_recording(), clock)
-    with pytest.raises(UsageError, match="no error or warning behind"):
+    with pytest.raises(UsageError, match="no error or warning after"):
         player.seek_error(1)
     player.seek_error(-1)
     assert player.time == round(player._view.errors(player._view.length)[0].time * SECOND)

@@ -79,7 +79,7 @@ def test_a_second_file_of_a_number_is_refused(tmp_path: Path) -> None:
     folder = finished(tmp_path / "recording", sessions=2)
     (folder / "00000002.partial").write_bytes(b"torn")
     with pytest.raises(
-        DamagedRecording, match=r"00000002.partial .* there is another segment of this number"
+        DamagedRecording, match=r"00000002.partial .* a different segment has the same number"
     ):
         recover(folder)
     assert (folder / "00000002.partial").exists()
@@ -93,7 +93,7 @@ def test_another_recordings_file_is_refused_and_left_alone(tmp_path: Path) -> No
     shutil.copy(other.folder / "00000002.partial", folder)
     other.recorder.close()
     before = contents(folder)
-    with pytest.raises(DamagedRecording, match="it does not follow the segment before it"):
+    with pytest.raises(DamagedRecording, match="it does not follow the previous segment"):
         recover(folder)
     assert contents(folder) == before
 

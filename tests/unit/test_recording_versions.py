@@ -163,9 +163,9 @@ def test_a_newer_version_is_named(sound: Stream) -> None:
     for path in sound.folder.glob("*.bwj"):
         blocks = blocks_of(path)
         write(path, blocks, head={"version": 4})
-    with pytest.raises(DamagedRecording, match=r"a newer bwtui has written it \(format 4") as refused:
+    with pytest.raises(DamagedRecording, match=r"a newer bwtui wrote it in format 4") as refused:
         open_recording(sound.folder)
-    assert refused.value.hint == "install that version of bwtui"
+    assert refused.value.hint == "install the version of bwtui that wrote it"
 
 
 def test_a_digest_that_is_not_known_is_said_to_be_a_newer_versions(sound: Stream) -> None:
@@ -175,5 +175,5 @@ def test_a_digest_that_is_not_known_is_said_to_be_a_newer_versions(sound: Stream
     said = foot.payload.replace(b"headers_sha256", b"headers_sha512")
     header = pack_header(foot.kind, foot.number, *foot[2:5], [said], mark_of(path))
     path.write_bytes(raw[: foot.offset] + header + said + raw[foot.end :])
-    with pytest.raises(DamagedRecording, match="its foot has no digest that this bwtui knows"):
+    with pytest.raises(DamagedRecording, match="this bwtui does not support the digest in its foot"):
         open_recording(sound.folder)

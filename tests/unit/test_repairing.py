@@ -137,7 +137,7 @@ def test_a_relay_with_other_settings_by_then_is_sent_nothing(monkeypatch: pytest
         relay.settings = replace(_SETTINGS, topic_prefix="other")
 
     relay = Relay(monkeypatch, found=(_DIFFERS,), answer=restart)
-    with pytest.raises(RefusedError, match="other settings now"):
+    with pytest.raises(RefusedError, match="different settings"):
         relay.repair()
     assert (relay.lists, relay.healed) == ([], [])
 
@@ -158,7 +158,7 @@ def test_a_list_that_is_refused_says_that_those_before_it_were_taken(
 
     monkeypatch.setattr(submission, "send_again", take)
     plans = [TablePlan(name, name, keys=Path(name)) for name in ("public.orders", "public.items")]
-    with pytest.raises(type(failure), match=r"; .* is sent: 1-orders$") as refused:
+    with pytest.raises(type(failure), match=r"; .* sends their rows: 1-orders$") as refused:
         submission.submit("shop", plans, "repair")
     assert refused.value.hint == failure.hint
 
@@ -173,9 +173,11 @@ def test_an_interrupt_between_two_lists_says_what_the_relay_has(monkeypatch: pyt
 
     monkeypatch.setattr(submission, "send_again", take)
     plans = [TablePlan(name, name, keys=Path(name)) for name in ("public.orders", "public.items")]
-    with pytest.raises(Interrupted, match=r"asked for public.items; .* is sent: 1-orders$") as ended:
+    with pytest.raises(
+        Interrupted, match=r"repair of public.items .*; .* sends their rows: 1-orders$"
+    ) as ended:
         submission.submit("shop", plans, "repair")
-    assert "'bwtui status shop' lists what it has" in ended.value.hint
+    assert "'bwtui status shop' lists the relay's requests" in ended.value.hint
 
 
 @pytest.mark.parametrize(
@@ -188,7 +190,7 @@ def test_what_ends_the_last_comparison_says_what_was_sent(
         raise error
 
     relay = Relay(monkeypatch, found=(_DIFFERS,), compare_again=fail)
-    with pytest.raises(BwtuiError, match="; 0 rows and 0 tombstones were sent before that") as ended:
+    with pytest.raises(BwtuiError, match="; 0 rows and 0 tombstones had been sent") as ended:
         relay.repair()
     assert ended.value.exit_code == (130 if isinstance(error, KeyboardInterrupt) else 4)
     assert relay.healed == []
@@ -197,8 +199,8 @@ def test_what_ends_the_last_comparison_says_what_was_sent(
 @pytest.mark.parametrize(
     ("after", "says"),
     [
-        (report("clean", ["public.items"]), "public.orders was compared before and is not now"),
-        (report("clean", unkeyed=["public.orders"]), "public.orders was compared by its key before"),
+        (report("clean", ["public.items"]), "public.orders is no longer compared"),
+        (report("clean", unkeyed=["public.orders"]), "public.orders no longer has the key"),
     ],
 )
 def test_a_table_that_is_not_compared_any_more_is_not_clean(

@@ -44,10 +44,10 @@ def test_a_program_gets_counts_too(capsys: Captured) -> None:
 
 @pytest.mark.parametrize("view", [PlainProgress(), ProgressView()])
 def test_what_can_not_be_asked_is_refused_before_the_work(view: ProgressView) -> None:
-    with pytest.raises(RefusedError, match="2 messages that were found missing would be") as refused:
+    with pytest.raises(RefusedError, match="2 reported messages would be") as refused:
         ReplayConsole(view, yes=False).will_ask(2)
     assert "--yes" in (refused.value.hint or "") and "--dry-run" in (refused.value.hint or "")
-    with pytest.raises(RefusedError, match="1 message that was found missing would be at the end of its"):
+    with pytest.raises(RefusedError, match="1 reported message would be appended to its"):
         ReplayConsole(view, yes=False).will_ask(1)
     ReplayConsole(view, yes=True).will_ask(2)
     with pytest.raises(RefusedError, match="2 missing messages will be"):
@@ -62,11 +62,11 @@ def test_order_that_can_not_be_mended_is_told_only_where_it_is_so() -> None:
     assert "order can't be mended: 2 of them" in late
     assert "2 newest messages of these keys are sent again" in late
     fine = "\n".join((question(mended(3, 0)) or "", *summary(ReplayOutcome(mended(3, 0), "done"))))
-    assert "3 missing messages will be at the end of their partitions; no newer message of a key" in fine
+    assert "3 missing messages will be appended to their partitions; no newer message" in fine
     assert "has to be sent again: with what was missing every latest value is right" in fine
     assert "can't be mended" not in fine and "0 " not in fine.replace("sent 0 messages in 0.0 s (0/s)", "")
     alone = question(mended(1, 1))
     assert alone == (
-        "1 missing message will be at the end of its partition, "
-        "after newer ones of its key, whose newest is sent again"
+        "1 missing message will be appended to its partition, "
+        "after newer ones of its key, the newest of which is sent again"
     )

@@ -80,4 +80,4 @@ def test_judging() -> None:
     assert not elsewhere.holds
     assert elsewhere.sentence == "of 2 planted faults: it did not find lost_acked at t 0@7"
     more = judge(faults, report(("lost_acked", 7), ("foreign", 9), ("phantom", 1)))
-    assert more.sentence == "of 2 planted faults: it told of phantom that nobody planted"
+    assert more.sentence == "of 2 planted faults: it reported phantom, which was not planted"

@@ -31,7 +31,7 @@ def age(folder: Path) -> None:
 def test_without_any_place_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
     with (
-        pytest.raises(RefusedError, match="no place for temporary files: No such file") as refused,
+        pytest.raises(RefusedError, match="no temporary folder can be created: No such file") as refused,
         scratch("x-"),
     ):
         pass

@@ -35,10 +35,15 @@ def test_sql_deletes_the_row_that_a_repair_found_gone(tmp_path: Path, create: bo
     lines, notes = exported(tmp_path, create=create)
     deletes = [line for line in lines if line.startswith("DELETE")]
     assert deletes == [f"""DELETE FROM "public"."orders" WHERE "id" = '{key}';""" for key in (1, 4)]
-    assert len([line for line in lines if line.startswith("-- tombstone") and "public.orders" in line]) == 1
+    assert (
+        len(
+            [line for line in lines if line.startswith("-- backfilled tombstone") and "public.orders" in line]
+        )
+        == 1
+    )
     assert [note for note in notes if "tombstone" in note] == [
-        "1 tombstone put into the stream left out: no row is known that had such a key;"
-        " comments in the file say where"
+        "1 backfilled tombstone omitted: the recording has no row with such a key;"
+        " comments in the file mark the places"
     ]
 
 

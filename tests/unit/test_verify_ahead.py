@@ -51,7 +51,7 @@ def test_a_recording_that_has_just_begun(tmp_path: Path, whole: Path) -> None:
 
 
 def test_a_folder_without_a_recording(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="holds no recording"):
+    with pytest.raises(UsageError, match="contains no recording"):
         run(tmp_path)
 
 

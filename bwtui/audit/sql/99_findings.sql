@@ -10,7 +10,7 @@ with lost as (
   select class, id, null, null, null, null, 'relay' from without_message where class = 'lost_unsent'),
 wrong as (
   select s.class, s.id, s.at_topic_id as topic_id, s.at_partition_id as partition_id, s.at_offset as log_offset,
-         case when m.id is not null then 'the message does not say what PostgreSQL said' end as note,
+         case when m.id is not null then 'the message differs from the row that PostgreSQL sent' end as note,
          case when m.id is not null or s.how = 'mispartitioned' or s.class = 'repeated' then 'relay'
               when s.how = 'misrouted' then 'other' else 'broker' end as hop
     from message_class s left join miscoded m using (id)
@@ -41,10 +41,10 @@ extra_one as (
 select lost.* exclude (note),
        case excuse.reason
          when 'expired' then 'it is below the start of the log, which retention does not explain'
-         when 'truncated' then 'the log ends before its place'
-         when 'replaced' then 'another record is in its place'
-         when 'gap' then 'its place in the log is empty'
-         when 'open' then 'its place is after a transaction that is open'
+         when 'truncated' then 'the log ends before its offset'
+         when 'replaced' then 'a different record is at its offset'
+         when 'gap' then 'no record is at its offset'
+         when 'open' then 'its offset is after the start of an open transaction'
          else excuse.reason end as note
   from lost left join excuse using (id)
 union all by name select * from wrong
@@ -58,7 +58,7 @@ select w.class, w.id, w.topic_id, w.partition_id, w.log_offset,
                           where later.class = 'outside_window'
                             and later.topic_id = w.topic_id and later.partition_id = w.partition_id
                             and later.key_digest = w.key_digest and later.log_offset > w.log_offset)
-            then 'it was the latest value of the key, until the recording had ended and another record came'
+            then 'it was the latest value of the key until a record from after the recording replaced it'
             end as note,
        case when x.class in ('foreign', 'duplicated', 'misrouted') then 'other'
             when x.class = 'phantom' then 'relay' else 'broker' end as hop

@@ -26,7 +26,7 @@ class ExportGap:
     def line(self) -> str:
         """A sentence that describes the gap."""
         between = f"after {format_lsn(self.from_lsn)} and up to {format_lsn(self.to_lsn)}"
-        return f"of the changes that commit {between}, some were not recorded"
+        return f"some changes that commit {between} were not recorded"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,19 +50,17 @@ class ExportFacts:
         """Notes on what is missing at the beginning and at the end, one line each."""
         found = []
         if self.first_position:
-            found.append(
-                f"the recording's first segments are gone, and {self.first_position:,} changes with them"
-            )
+            found.append(f"the recording's first segments, with {self.first_position:,} changes, are missing")
         elif not self.has_snapshot:
-            found.append("the recording has no snapshot: rows from before it are missing")
+            found.append("the recording has no snapshot: rows from before it began are missing")
         if self.first_snapshot:
             found.append(f"{self.first_snapshot} at the end of the recording")
         if self.is_being_written:
-            found.append("the recording is being written: what comes after this moment is missing")
+            found.append("the recording is being written: later changes are missing")
         elif self.is_unfinished:
-            found.append("the recording was not finished: 'bwtui recording recover' says what was cut off")
+            found.append("the recording is unfinished: 'bwtui recording recover' reports what was cut off")
         if self.open_lsn:
-            found.append(f"the last transaction, {format_lsn(self.open_lsn)}, was not recorded to its end")
+            found.append(f"the last transaction, {format_lsn(self.open_lsn)}, was recorded incompletely")
         return found
 
     @property

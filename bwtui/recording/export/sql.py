@@ -41,13 +41,13 @@ END $$;
 """
 #: Maximum number of snapshot or backfilled rows per transaction.
 _ROWS = 10_000
-_PUT = "rows put into the stream"
+_PUT = "backfilled rows"
 #: Description of these rows in comments.
 _KINDS = {"snapshot": "snapshot", "backfill": _PUT, "cleanup": _PUT}
 _DOUBTS: tuple[tuple[Doubt, str], ...] = (
-    ("added", "columns were added, and what a DEFAULT gave to older rows was not recorded"),
-    ("again", "columns were dropped and added again, or exchanged names, and older values are not known"),
-    ("retyped", "columns have another type, and what a USING made of older values was not recorded"),
+    ("added", "columns were added; the DEFAULT values of older rows were not recorded"),
+    ("again", "columns were dropped and added again, or swapped names; older values are unknown"),
+    ("retyped", "columns changed their type; the results of USING for older values were not recorded"),
 )
 
 
@@ -127,16 +127,18 @@ class SqlWriter(Writer):
         """Differences between the original tables and those that the file makes, one line each."""
         found = [f"{what}: {listed(names)}" for kind, what in _DOUBTS if (names := self._tables.doubts[kind])]
         if gone := self._tables.gone:
-            what = "dropped" if self._creates else "left in schemas of their own"
-            found.append(f"another table took the name, and nothing came since; {what}: {listed(gone)}")
+            what = "dropped" if self._creates else "moved to separate schemas"
+            found.append(
+                f"tables whose name another table took, without later changes; {what}: {listed(gone)}"
+            )
         if self._lost:
-            found.append(f"{counted(self._lost, 'change')} left out, for which row is not known")
+            found.append(f"{counted(self._lost, 'change')} omitted, because the row is unknown")
         if self._unknown:
-            what = counted(self._unknown, "tombstone")
-            found.append(f"{what} put into the stream left out: no row is known that had such a key")
+            what = counted(self._unknown, "backfilled tombstone")
+            found.append(f"{what} omitted: the recording has no row with such a key")
         if self._cut:
             found.append(f"{counted(self._cut, 'transaction')} may be cut off by a gap")
-        return [f"{note}; comments in the file say where" for note in found]
+        return [f"{note}; comments in the file mark the places" for note in found]
 
     def _pass_gap(self, gap: ExportGap) -> None:
         """Write a comment on what is missing between the last change and the next."""
@@ -238,8 +240,8 @@ class SqlWriter(Writer):
         if key is None:
             self._unknown += 1
             self._say(
-                f"-- tombstone put into the stream of {one_line(change.table)} at {change.lsn_text}"
-                ": no row is known that had such a key\n"
+                f"-- backfilled tombstone of {one_line(change.table)} at {change.lsn_text}"
+                ": the recording has no row with such a key\n"
             )
             return
         values = dict(zip(change.key_columns, key, strict=True))
@@ -267,7 +269,7 @@ class SqlWriter(Writer):
         self._lost += 1
         self._say(
             f"-- {change.operation} of {one_line(change.table)} at {change.lsn_text}, change {change.ordinal}"
-            ": which row is not known, for the table has no key and the old row was not sent"
+            ": the row is unknown, because the table has no key and PostgreSQL did not send the old row"
             " (REPLICA IDENTITY FULL sends it)\n"
         )
 

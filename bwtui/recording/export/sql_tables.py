@@ -118,7 +118,7 @@ class TableWriter:
             if old.name in before or old.type_oid != new.type_oid:
                 doubtful.add(new.name)
             if old.name != new.name:
-                self._note(now, new.name, f"was {_quoted(old.name)}, as its place and type say")
+                self._note(now, new.name, f"was {_quoted(old.name)}, according to its place and type")
             elif old.type_oid != new.type_oid:
                 self._note(now, new.name, _RETYPED, "retyped")
         for column in changes.added:
@@ -126,7 +126,7 @@ class TableWriter:
             kind: Doubt = "again" if column.name in changes.again else "added"
             self._note(now, column.name, _AGAIN if kind == "again" else _ADDED, kind)
             if column.name in key:
-                self._note(now, column.name, "is in the key, by which rows from before can't be found")
+                self._note(now, column.name, "is in the key, so earlier rows can't be found by their key")
             if kind == "again":
                 # If names were exchanged, the values of other columns of this type are misplaced too.
                 doubtful |= {new.name for _, new in changes.kept if new.type_oid == column.type_oid}
@@ -146,18 +146,18 @@ class TableWriter:
             if is_new and not self._create:
                 # The target has one table of that name, and the new table's columns apply to it.
                 del self._seen[other.oid]
-                self._say(f"DELETE FROM {quoted_table(relation)}; -- made anew\n")
+                self._say(f"DELETE FROM {quoted_table(relation)}; -- the table was recreated\n")
                 continue
             self._say("".join(f"{statement}\n" for statement in _put_aside(other)))
             self._seen[other.oid] = replace(other, namespace=f"bwtui {other.oid}")
             self._aside[other.oid] = other.qualified_name
 
 
-_ADDED = "was added: rows from before have NULL, what a DEFAULT gave them was not recorded"
-_AGAIN = "was dropped and added again, or names were exchanged: what rows from before have is not known"
+_ADDED = "was added: earlier rows have NULL, because their DEFAULT values were not recorded"
+_AGAIN = "was dropped and added again, or names were swapped: the values of earlier rows are unknown"
 _RETYPED = (
-    "has another type: rows from before have their old text, or all NULL where it does not fit;"
-    " what a USING made of them was not recorded"
+    "changed its type: earlier rows have their old text, or all NULL if it does not fit;"
+    " the results of USING were not recorded"
 )
 
 

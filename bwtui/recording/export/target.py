@@ -76,7 +76,7 @@ def _publish(temporary: Path, path: Path) -> None:
 
 
 def _exists(path: Path) -> BwtuiError:
-    return UsageError(f"{path} exists already", "choose another file, or overwrite it with --force")
+    return UsageError(f"{path} already exists", "choose a different file, or overwrite it with --force")
 
 
 @contextlib.contextmanager
@@ -86,6 +86,6 @@ def _explained(what: str) -> Iterator[None]:
     except BrokenPipeError:
         raise
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise UsageError(f"can't write {what}: {error.strerror}", "make the folder first") from error
+        raise UsageError(f"can't write {what}: {error.strerror}", "create the folder first") from error
     except OSError as error:
         raise file_failed(f"can't write {what}", error, name=what) from error

@@ -189,7 +189,7 @@ def _unpack_batch(payload: bytes) -> RecordedBatch:
         filled.append(FilledValue(_within(frame, n_frames), column, text))
         at += length
     if at != len(payload):
-        raise ValueError(f"{len(payload) - at} bytes are left over")
+        raise ValueError(f"it has {len(payload) - at} additional bytes at its end")
     return RecordedBatch(
         number, relation, Transaction(lsn, time, xid, ordinal), frames, sections, without, filled
     )
@@ -209,7 +209,7 @@ def unpack_delivery(payload: bytes) -> DeliveredRange:
     partitions, at = _unpack("i", payload, _DELIVERY.size, count)
     offsets, at = _unpack("q", payload, at, count)
     if at != len(payload):
-        raise ValueError(f"{len(payload) - at} bytes are left over")
+        raise ValueError(f"it has {len(payload) - at} additional bytes at its end")
     return DeliveredRange(batch, section, first, partitions, offsets)
 
 
@@ -242,7 +242,7 @@ def _joined(cells: Sequence[bytes]) -> list[bytes]:
 
 def _within(frame: int, n_frames: int) -> int:
     if frame >= n_frames:
-        raise ValueError("it refers to a frame that is not there")
+        raise ValueError("it refers to a missing frame")
     return frame
 
 

@@ -172,7 +172,7 @@ class DamagedAt(DamagedRecording):
 
 def damaged(place: SegmentPlace, reason: str, hint: str | None = None) -> DamagedAt:
     """Return the error that names ``place``."""
-    usual = "'bwtui recording check' lists every damaged place; restore the file from a copy"
+    usual = "'bwtui recording check' lists all damage; restore the file from a copy"
     return DamagedAt(place, reason, hint or usual)
 
 
@@ -228,11 +228,11 @@ class SegmentFile:
         if crc32(covered) != crc or kind not in _KINDS:
             raise damaged(place, "a block's header does not match its checksum")
         if mark != expected and expected is not None:
-            raise damaged(place, "a block of another segment is in its place")
+            raise damaged(place, "a block of a different segment is in its place")
         if offset + HEADER_SIZE + length > self.size:
             raise damaged(place, "the file ends within a block")
         if received > LAST_TIME or received < 0 or max(first_lsn, last_lsn) > LAST_LSN:
-            raise damaged(place, "a block's header says nothing sensible")
+            raise damaged(place, "a block's header is invalid")
         payload = b""
         if with_payload:
             payload = self._file.read(length)
@@ -348,7 +348,7 @@ def synced_before(block: JournalBlock) -> int | None:
     if not block.payload:
         return None
     if len(block.payload) != _SYNCED.size:
-        raise ValueError("it is no size")
+        raise ValueError("it is not a valid size")
     return int(_SYNCED.unpack(block.payload)[0])
 
 

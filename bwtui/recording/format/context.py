@@ -79,7 +79,7 @@ class SegmentContext:
             raise
         except (BwtuiError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise damaged(
-                SegmentPlace(segment, block.offset), f"a {block.kind.name} block says nothing sensible"
+                SegmentPlace(segment, block.offset), f"a {block.kind.name} block is invalid"
             ) from error
 
     def _take(self, block: JournalBlock, segment: str) -> None:
@@ -115,7 +115,7 @@ def read_batch(block: JournalBlock, segment: str) -> RecordedBatch:
     try:
         return unpack_batch(block.payload)
     except ValueError as error:
-        raise damaged(SegmentPlace(segment, block.offset), "a batch can't be taken apart") from error
+        raise damaged(SegmentPlace(segment, block.offset), "a batch can't be parsed") from error
 
 
 @dataclass(frozen=True, slots=True)

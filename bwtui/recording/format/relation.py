@@ -28,5 +28,5 @@ def unpack_relation(payload: bytes) -> Relation:
     """Return the relation that `pack_relation` packed. Raises DecodeError or ValueError."""
     relation = decode(payload)
     if not isinstance(relation, Relation):
-        raise ValueError("the block holds no RELATION message")
+        raise ValueError("the block contains no RELATION message")
     return relation

@@ -152,9 +152,7 @@ def statement(block: JournalBlock, segment: str) -> dict[str, Any]:
     except _NewerFormat as newer:
         raise damaged(SegmentPlace(segment, block.offset), newer.reason, newer.hint) from newer
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise damaged(
-            SegmentPlace(segment, block.offset), f"a {block.kind.name} block says nothing sensible"
-        ) from error
+        raise damaged(SegmentPlace(segment, block.offset), f"a {block.kind.name} block is invalid") from error
     return content
 
 
@@ -169,8 +167,8 @@ class _NewerFormat(Exception):
 def _head(head: dict[str, Any]) -> None:
     version = number(head["version"], 1)
     if version > VERSION:
-        reason = f"a newer bwtui has written it (format {version}, and this one reads up to {VERSION})"
-        raise _NewerFormat(reason, "install that version of bwtui")
+        reason = f"a newer bwtui wrote it in format {version}; this version reads formats up to {VERSION}"
+        raise _NewerFormat(reason, "install the version of bwtui that wrote it")
     bytes.fromhex(text(head["session"]))
     number(head["first_position"])
     number(head["first_batch"])
@@ -196,7 +194,7 @@ def _pass(content: Any) -> None:
     number(obj(content)["pass"], most=_PASSES)
     if len(content) > 1:
         if content["kind"] not in ("snapshot", "stream"):
-            raise ValueError("it is no kind of a pass")
+            raise ValueError("the kind of the pass is unknown")
         number(content["start_lsn"])
         number(content["first_batch"])
         identity(content["seen"])
@@ -214,7 +212,7 @@ def _event(event: dict[str, Any]) -> None:
     kind = text(event["event"])
     if kind == "pass":
         if len(event) < 3:
-            raise ValueError("it says too little")
+            raise ValueError("it is incomplete")
         _pass({name: value for name, value in event.items() if name != "event"})
     elif kind == "gap":
         number(event["from_lsn"])
@@ -267,13 +265,13 @@ def _error(content: dict[str, Any]) -> None:
 def _moment(seconds: float) -> None:
     """Check a time in seconds since 1970, which the screens display."""
     if not 0 <= seconds <= LAST_TIME / 1_000_000:
-        raise ValueError("it is no time")
+        raise ValueError("it is not a valid time")
 
 
 def _foot(foot: dict[str, Any]) -> None:
     kind = digest_kind(foot)
     if kind not in foot:
-        reason = "its foot has no digest that this bwtui knows; a newer one may have written it"
+        reason = "this bwtui does not support the digest in its foot; a newer version may have written it"
         raise _NewerFormat(reason, "install the newest bwtui")
     sha256(foot[kind])
     for name in _NUMBERS:
@@ -320,7 +318,7 @@ def _conform(value: Any, hint: Any) -> None:
     Text need not be UTF-8: a relay's status contains file names, which may not be.
     """
     if not _conforms(value, hint):
-        raise ValueError("it has another type")
+        raise ValueError("it has a wrong type")
 
 
 def _conforms(value: Any, hint: Any) -> bool:

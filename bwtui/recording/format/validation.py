@@ -17,14 +17,14 @@ _NO_NAME = re.compile(r"[\x00-\x1f\x7f*?\[\]\\]")
 def number(value: Any, least: int = 0, most: int = LARGEST) -> int:
     """Check an integer and its range."""
     if type(value) is not int or not least <= value <= most:
-        raise ValueError("it is no such number")
+        raise ValueError("it is not a valid number")
     return value
 
 
 def text(value: Any) -> str:
     """Check a text that can be encoded as UTF-8."""
     if not isinstance(value, str):
-        raise ValueError("it is no text")
+        raise ValueError("it is not a text")
     value.encode()
     return value
 
@@ -32,21 +32,21 @@ def text(value: Any) -> str:
 def obj(value: Any) -> dict[str, Any]:
     """Check a JSON object."""
     if not isinstance(value, dict):
-        raise ValueError("it is no object")
+        raise ValueError("it is not an object")
     return value
 
 
 def array(value: Any) -> list[Any]:
     """Check a JSON array."""
     if not isinstance(value, list):
-        raise ValueError("it is no list")
+        raise ValueError("it is not a list")
     return value
 
 
 def sha256(value: Any) -> str:
     """Check a sha256 in hexadecimal."""
     if not _SHA256.fullmatch(text(value)):
-        raise ValueError("it is no sha256")
+        raise ValueError("it is not a sha256")
     return str(value)
 
 
@@ -60,7 +60,7 @@ def relative(value: Any) -> str:
         or str(path) != value
         or _NO_NAME.search(value)
     ):
-        raise ValueError("it is no path below the folder")
+        raise ValueError("it is not a path within the folder")
     return str(value)
 
 

@@ -78,7 +78,7 @@ class SegmentWalk:
     def _step(self, block: JournalBlock) -> BlockStep:
         place = SegmentPlace(self._segment, block.offset)
         if block.number != self.number or (block.kind == BlockKind.HEAD) != (block.number == 0):
-            raise damaged(place, f"block {self.number} should stand here")
+            raise damaged(place, f"expected block {self.number} here")
         self.number += 1
         entry = IndexEntry(block.offset, block.kind, 0, 0, block.received, block.first_lsn, block.last_lsn)
         if block.kind == BlockKind.REACHED:
@@ -92,7 +92,7 @@ class SegmentWalk:
         try:
             summary = summarize(block, batch, self.context, self.totals.changes)
         except (BwtuiError, LookupError, ValueError, ArithmeticError, struct.error) as error:
-            raise damaged(place, "a batch refers to what was not recorded") from error
+            raise damaged(place, "a batch refers to a relation or route that was not recorded") from error
         self.next_batch = batch.number + 1
         if block.kind == BlockKind.CHANGES:
             self.seen = max(self.seen, (summary.last.commit_lsn, summary.last.ordinal))
@@ -103,9 +103,9 @@ def _check_synced(block: JournalBlock, place: SegmentPlace) -> None:
     try:
         synced = synced_before(block)
     except ValueError as error:
-        raise damaged(place, "a REACHED block says nothing sensible") from error
+        raise damaged(place, "a REACHED block is invalid") from error
     if synced is not None and synced > block.offset:
-        raise damaged(place, "a REACHED block says that more was on the disk than stands before it")
+        raise damaged(place, "a REACHED block reports more bytes on disk than precede it")
 
 
 def durable_damage(file: SegmentFile, damage: DamagedAt, number: int) -> DamagedAt | None:
@@ -154,11 +154,13 @@ def _with_range(damage: DamagedAt, whole: int) -> DamagedAt:
     if whole == begins:
         # The next intact block is at the damaged offset but is not the expected one, which is gone
         # completely.
-        return damaged(damage.place, f"{damage.reason}, and was on the disk once", _DURABLE_HINT)
-    reason = f"{damage.reason}, and it was on the disk once (bytes {begins:,} to {whole - 1:,})"
+        return damaged(
+            damage.place, f"{damage.reason}; this data had already been synced to disk", _DURABLE_HINT
+        )
+    reason = f"{damage.reason}; bytes {begins:,} to {whole - 1:,} had already been synced to disk"
     return damaged(damage.place, reason, _DURABLE_HINT)
 
 
 _DURABLE_HINT = (
-    "restore the file from a copy, or cut off all that follows with 'bwtui recording recover --force'"
+    "restore the file from a copy, or cut off everything from here with 'bwtui recording recover --force'"
 )

@@ -35,8 +35,8 @@ class FieldName:
 FIELDS: tuple[FieldName, ...] = (
     FieldName("table", "table", "orders, or with its schema: public.orders", MATCHING),
     FieldName("schema", "text", "the table's schema"),
-    FieldName("op", "words", "what happened", MATCHING, get_args(Operation)),
-    FieldName("lsn", "lsn", "where the transaction commits: 0/1A2B", ORDERED),
+    FieldName("op", "words", "the operation", MATCHING, get_args(Operation)),
+    FieldName("lsn", "lsn", "the transaction's commit LSN: 0/1A2B", ORDERED),
     FieldName("ordinal", "whole", "the change's number within its transaction", ORDERED),
     FieldName("xid", "whole", "the transaction's id", ORDERED),
     FieldName("position", "whole", "the change's number within the recording", ORDERED),
@@ -47,13 +47,15 @@ FIELDS: tuple[FieldName, ...] = (
     FieldName("partition", "whole", "the message's partition", ORDERED, of_message=True),
     FieldName("offset", "whole", "the message's offset", ORDERED, of_message=True),
     FieldName(
-        "state", "words", "what became of the message", MATCHING, get_args(DeliveryState), of_message=True
+        "state", "words", "the message's delivery state", MATCHING, get_args(DeliveryState), of_message=True
     ),
     FieldName("key", "column", "the message's key as text; key.column: one of its columns", of_message=True),
-    FieldName("before", "row", "the old row, as far as it is known; before.column: one of its columns"),
+    FieldName(
+        "before", "row", "the old row, as far as PostgreSQL sent it; before.column: one of its columns"
+    ),
     FieldName("after", "row", "the new row; after.column: one of its columns"),
     FieldName("changed", "columns", "a column whose old and new values are known and differ", EQUAL),
-    FieldName("repeat", "switch", "whether the recording has this change already", EQUAL),
+    FieldName("repeat", "switch", "whether the recording already had this change before", EQUAL),
     FieldName("without", "words", "why there is no message", MATCHING, WITHOUT),
 )
 BY_NAME = {field.name: field for field in FIELDS}

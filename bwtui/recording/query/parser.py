@@ -72,7 +72,7 @@ class _Parser:
     def parse(self) -> Node:
         if self._at_end():
             hint = "write conditions like: table = orders and op = update"
-            raise self._error("nothing is asked for", self._token, hint)
+            raise self._error("the query is empty", self._token, hint)
         node = self._either()
         if not self._at_end():
             raise self._unexpected("'and', 'or' or the end")
@@ -83,7 +83,7 @@ class _Parser:
         hint = "see docs/query.md: conditions are joined by and, or, not and parentheses"
         before = self._tokens[self._at - 1] if self._at else None
         if token.is_operator(")"):
-            hint = "there is no '(' to it"
+            hint = "it has no matching '('"
         elif before is not None and before.kind == "word" and token.kind in ("word", "string", "operator"):
             close = (
                 nearest(token.text.lower(), ("and", "or", "in", "is", "not"))
@@ -93,7 +93,7 @@ class _Parser:
             hint = (
                 f"did you mean {close!r}?" if close else "a value with spaces or signs is written in 'quotes'"
             )
-        return self._error(f"expected {wanted}, and there is {token.shown}", token, hint)
+        return self._error(f"expected {wanted}, but found {token.shown}", token, hint)
 
     # Conditions among each other.
 
@@ -123,15 +123,13 @@ class _Parser:
         begin = self._take()
         self._depth += 1
         if self._depth > _DEEPEST:
-            hint = "take some away: and binds tighter than or, and not tighter than both"
-            raise self._error(f"more than {_DEEPEST} parentheses within each other", begin, hint)
+            hint = "remove some: 'and' binds tighter than 'or', and 'not' tighter than both"
+            raise self._error(f"more than {_DEEPEST} nested parentheses", begin, hint)
         node = self._either()
         if not self._token.is_operator(")"):
             wanted = "'and', 'or' or ')'"
             if self._token.kind == "end":
-                raise self._error(
-                    f"expected {wanted}, and there is the end", self._token, "a '(' is still open"
-                )
+                raise self._error(f"expected {wanted}, but found the end", self._token, "a '(' is not closed")
             raise self._unexpected(wanted)
         self._take()
         self._depth -= 1
@@ -142,7 +140,7 @@ class _Parser:
     def _condition(self) -> Node:
         token = self._token
         if token.kind != "word" or token.is_word(*_RESERVED):
-            raise self._error(f"expected a field, and there is {token.shown}", token, _listed(BY_NAME))
+            raise self._error(f"expected a field, but found {token.shown}", token, _listed(BY_NAME))
         ref = self._ref(self._take())
         if self._token.is_word("is"):
             return self._is(ref)
@@ -157,7 +155,7 @@ class _Parser:
     def _missing_operator(self, ref: FieldRef, token: Token) -> QueryError:
         if ref.kind in ("row", "columns"):
             return self._wrong_operator(ref, token)
-        return self._unexpected(f"an operator behind {ref.shown!r}")
+        return self._unexpected(f"an operator after {ref.shown!r}")
 
     def _ref(self, token: Token) -> FieldRef:
         name, dot, column = token.text.partition(".")
@@ -174,7 +172,7 @@ class _Parser:
         if token.quoted is not None:
             column = token.quoted
         if not column:
-            raise self._error(f"expected a column behind {token.text!r}", token, f"name one: {name}.id")
+            raise self._error(f"expected a column after {token.text!r}", token, f"name one: {name}.id")
         return FieldRef(field, column)
 
     def _no_such_field(self, name: str, token: Token) -> QueryError:
@@ -194,7 +192,7 @@ class _Parser:
         self._take()
         if token.is_word("unchanged"):
             if ref.column is None or ref.side != "after":
-                hint = "only a column of the new row can be: after.column is unchanged"
+                hint = "only columns of the new row can be unchanged: after.column is unchanged"
                 raise self._error(f"{ref.shown} is never unchanged", token, hint)
             return Not(IsUnchanged(ref)) if negated else IsUnchanged(ref)
         if ref.kind in ("columns", "switch"):
@@ -238,9 +236,11 @@ class _Parser:
 
     def _wrong_operator(self, ref: FieldRef, token: Token) -> QueryError:
         if ref.kind == "row":
-            hint = f"name a column: {ref.shown}.column; or ask whether {ref.shown} is null"
+            hint = f"name a column, {ref.shown}.column, or write: {ref.shown} is null"
             return self._error(f"{ref.shown!r} is a whole row", token, hint)
-        return self._error(f"{ref.shown!r} can't be asked so", token, f"it takes {', '.join(ref.operators)}")
+        return self._error(
+            f"{ref.shown!r} does not have this operator", token, f"it takes {', '.join(ref.operators)}"
+        )
 
     # Values.
 
@@ -250,11 +250,11 @@ class _Parser:
             raise self._error("nothing equals null", token, "write: is null, or: is not null")
         if token.is_word(*_RESERVED):
             raise self._error(
-                f"expected a value, and there is {token.shown}", token, "quote it if it is the value"
+                f"expected a value, but found {token.shown}", token, "quote it if it is a value"
             )
         if token.kind not in ("word", "string"):
-            hint = "write the value there; one with spaces or signs stands in 'quotes'"
-            raise self._error(f"expected a value, and there is {token.shown}", token, hint)
+            hint = "write a value; put one with spaces or signs in 'quotes'"
+            raise self._error(f"expected a value, but found {token.shown}", token, hint)
         if token.is_name and not is_column:
             hint = "a value is written in 'single quotes', a column after.\"name\""
             raise self._error("double quotes are for names of columns", token, hint)
@@ -301,13 +301,13 @@ class _Parser:
             raise self._error(f"there is no row {head!r}", token, hint)
         if order != "=" and head.lower() in BY_NAME:
             hint = f"write after.{head} for a column, and '{head}' in quotes for the text"
-            raise self._error(f"a column is not compared with the field {head!r}", token, hint)
+            raise self._error(f"a column can't be compared with the field {head!r}", token, hint)
         return TextOperand(_plain(token), bare=True)
 
     def _no_column_here(self, what: str, side: Side, token: Token) -> QueryError:
         shown = _plain(token)
-        hint = f"only columns are compared with columns; a text is written in quotes: '{shown}'"
-        return self._error(f"{what} is not compared with a column of {side!r}", token, hint)
+        hint = f"only columns can be compared with columns; put a text in quotes: '{shown}'"
+        return self._error(f"{what} can't be compared with a column of {side!r}", token, hint)
 
     def _one_of(self, field: FieldName, text: str, token: Token) -> str:
         if text.lower() in field.words:
@@ -347,4 +347,4 @@ def _plain(token: Token) -> str:
 
 
 def _listed(words: Iterable[str]) -> str:
-    return f"there are {', '.join(words)}"
+    return f"use one of {', '.join(words)}"

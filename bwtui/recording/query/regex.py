@@ -56,7 +56,7 @@ def parse_regex(text: str) -> Regex:
     except re2.error as error:
         reason = "it is too large" if "too large" in str(error) else "RE2 can't read it"
         raise RegexError(
-            f"not a regular expression: {reason}", 0, "make it shorter, or two conditions of it"
+            f"not a regular expression: {reason}", 0, "make it shorter, or split it into two conditions"
         ) from error
     return Regex(text, written, pattern)
 
@@ -125,15 +125,15 @@ class _RegexParser:
         length = 3 if self._text.startswith("(?:", begin) else 1
         if length == 1 and self._text.startswith("(?", begin):
             raise self._error(
-                "'(?' is understood only as (?:…), or as (?i) at the beginning",
+                "'(?' is supported only as (?:…), or as (?i) at the beginning",
                 begin,
-                "leave it out: there are no names, look-aheads and flags within",
+                "remove it: group names, lookarounds and flags within the expression are not supported",
             )
         if len(self._open) >= _DEEPEST:
             raise self._error(
-                f"more than {_DEEPEST} groups within each other",
+                f"more than {_DEEPEST} nested groups",
                 begin,
-                "take some away, or make two conditions of it",
+                "remove some, or split it into two conditions",
             )
         self._add("(?:", length, repeatable=False)
         self._open.append((begin, self._repeats))
@@ -142,7 +142,7 @@ class _RegexParser:
     def _end_group(self) -> None:
         if not self._open:
             raise self._error(
-                "a parenthesis that was not opened", self._at, r"take it away, or write \) for the character"
+                "a parenthesis that was not opened", self._at, r"remove it, or write \) for the character"
             )
         _, outside = self._open.pop()
         self._add(")", 1)
@@ -153,24 +153,28 @@ class _RegexParser:
         match = _QUANTIFIER.match(self._text, self._at)
         if match is None:
             raise self._error(
-                "'{' is written \\{ when it is no quantifier", self._at, r"a quantifier is {3}, {3,} or {3,5}"
+                "'{' has to be written \\{ if it is not a quantifier",
+                self._at,
+                r"a quantifier is {3}, {3,} or {3,5}",
             )
         if not self._repeatable:
             raise self._error(
-                f"nothing in front of {match[0]!r} that could repeat",
+                f"nothing before {match[0]!r} to repeat",
                 self._at,
-                "put in front what repeats, or a backslash if the character is meant",
+                "put the repeated part before it, or write a backslash before the character",
             )
         least, most = int(match[1] or 0), int(match[3] or match[1] or 0)
         of_group = self._parts[-1] == ")"
         total = max(least, most, 1) * (self._inside if of_group else 1)
         if match[3] and most < least:
-            raise self._error(f"{match[0]!r} ends below its beginning", self._at, "exchange its two numbers")
+            raise self._error(
+                f"{match[0]!r} has a maximum below its minimum", self._at, "swap its two numbers"
+            )
         if total > _MOST_REPEATS:
             raise self._error(
                 f"more than {_MOST_REPEATS} repetitions",
                 self._at,
-                "ask for fewer; quantifiers within each other multiply",
+                "use fewer; nested quantifiers multiply",
             )
         self._repeats = max(self._repeats, total)
         self._add(match[0], len(match[0]), repeatable=False)
@@ -180,7 +184,7 @@ class _RegexParser:
         if character in ("b", "B"):
             if character == "B":
                 raise self._error(
-                    r"\B is not understood", self._at, r"only \b is; say what stands there in place of it"
+                    r"\B is not supported", self._at, r"only \b is; write the expected characters instead"
                 )
             self._add(r"\b", 2, repeatable=False)
         elif character and character in "dws":
@@ -199,9 +203,9 @@ class _RegexParser:
             return _CONTROLS[character]
         if character.isalnum():
             raise self._error(
-                f"\\{character} is not understood",
+                f"\\{character} is not supported",
                 self._at,
-                r"a letter stands for itself; with a backslash there are \d \w \s \D \W \S \b \t \n \r \f \v",
+                r"letters need no backslash; the supported escapes are \d \w \s \D \W \S \b \t \n \r \f \v",
             )
         return character
 
@@ -243,7 +247,7 @@ class _RegexParser:
             raise self._error(
                 "'[' within a class is written \\[",
                 self._at,
-                r"put a backslash before it; [:alpha:] and the like are not understood",
+                r"put a backslash before it; [:alpha:] and the like are not supported",
             )
         self._at += 1
         return character
@@ -253,7 +257,7 @@ class _RegexParser:
             raise self._error(
                 "a range that ends before it begins",
                 begin,
-                r"exchange its ends, or write \- for the character",
+                r"swap its ends, or write \- for the character",
             )
         written = _span(first, last)
         if self._ignore_case:

@@ -15,7 +15,7 @@ def parse_row_query(text: str) -> Query:
             heads = ((token.text.partition(".")[0].lower(), token.column) for token in tokens(text))
             column = next((column for head, column in heads if head == name), 0)
             raise QueryError(
-                f"a row has no {name!r}: ask for after.column, key or position",
+                f"rows have no field {name!r}",
                 text,
                 column,
                 f"rows have {', '.join(ROW_FIELDS)}",

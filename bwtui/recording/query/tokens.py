@@ -23,7 +23,7 @@ _STRING = {
 _UNSEEN = re.compile(r"[\0-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
-_NO_CHARACTER = "leave it out: PostgreSQL's texts hold no zero bytes and no halves of characters"
+_NO_CHARACTER = "remove it: PostgreSQL's texts contain no zero bytes and no incomplete characters"
 
 
 class QueryError(UsageError):
@@ -94,7 +94,7 @@ def _token(text: str, at: int) -> tuple[Token, int]:
     if match := _OPERATOR.match(text, at):
         return Token("operator", _SYNONYMS.get(match[0], match[0]), at), match.end()
     if text[at] == "!":
-        raise QueryError("'!' is half of an operator", text, at, "write != or !~, or not")
+        raise QueryError("'!' is not an operator", text, at, "write != or !~, or not")
     match = _WORD.match(text, at)
     if match is None:
         raise QueryError("a zero byte", text, at, _NO_CHARACTER)
@@ -118,4 +118,4 @@ def _string(text: str, at: int) -> tuple[str, int]:
 def _check_characters(value: str, text: str, at: int) -> None:
     # PostgreSQL's texts contain no zero bytes, and half of a surrogate pair is not a character.
     if "\0" in value or any("\ud800" <= character <= "\udfff" for character in value):
-        raise QueryError("a text that no value can hold", text, at, _NO_CHARACTER)
+        raise QueryError("a text that no value can contain", text, at, _NO_CHARACTER)

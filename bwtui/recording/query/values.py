@@ -52,7 +52,8 @@ def as_time(text: str, end: int | None) -> int:
     if match := _RELATIVE.fullmatch(text):
         if end is None:
             raise ValueError(
-                f"{text!r} counts from the end of a recording, and there is none here (name a date and time)"
+                f"{text!r} is relative to the end of a recording, but there is no recording here "
+                "(give a date and time)"
             )
         return max(end - int(Decimal(match[1]) * _UNITS[match[2]]), _FIRST)
     try:

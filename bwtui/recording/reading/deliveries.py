@@ -57,7 +57,7 @@ class DeliveryBook:
                 delivery = unpack_delivery(block.payload)
             except ValueError as error:
                 raise damaged(
-                    SegmentPlace(segment.name, entry.offset), "a DELIVERY can't be taken apart"
+                    SegmentPlace(segment.name, entry.offset), "a DELIVERY block can't be parsed"
                 ) from error
             self._newest = max(self._newest, delivery.batch)
             if delivery.batch < batch:
@@ -69,7 +69,7 @@ class DeliveryBook:
             if delivery.first > len(partitions):
                 # No relay writes a report that skips messages, and filling the gap could take any memory.
                 raise damaged(
-                    SegmentPlace(segment.name, entry.offset), "a DELIVERY says nothing of those before it"
+                    SegmentPlace(segment.name, entry.offset), "a DELIVERY block skips earlier messages"
                 )
             stop = delivery.first + len(delivery.partitions)
             partitions.extend([-1] * (stop - len(partitions)))

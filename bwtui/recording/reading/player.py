@@ -136,10 +136,10 @@ class Player:
         else:
             found = next((t for t in reversed(times) if t < self.time), None)
         if found is None:
-            where, other = ("behind", "before") if direction > 0 else ("before", "behind")
+            where, other = ("after", "before") if direction > 0 else ("before", "after")
             raise UsageError(
-                f"no error or warning {where} this place",
-                f"look for one {other} it" if times else "the recording holds none at all",
+                f"no error or warning {where} this position",
+                f"look for one {other} it" if times else "the recording has none",
             )
         self.pause()
         self.seek_time(found)
@@ -175,7 +175,7 @@ class Player:
             found = view.of_xid(xid)
         if found is None:
             raise UsageError(
-                f"no transaction {xid} in the recording", "the changes of the recording name theirs as xid"
+                f"no transaction {xid} in the recording", "see the field xid of the recording's changes"
             )
         return view.transaction(found)[1]
 

@@ -93,11 +93,11 @@ class RecordingReader:
         for number, segment in enumerate(self.segments, first):
             is_last = segment is self.segments[-1]
             if segment.number != number or (segment.changes and segment.first_position != position):
-                raise damaged(SegmentPlace(segment.name, 0), f"segment {number} should stand here")
+                raise damaged(SegmentPlace(segment.name, 0), f"expected segment {number} here")
             if not segment.is_finished and not is_last:
-                raise damaged(SegmentPlace(segment.name, 0), "it was never finished, and others follow it")
+                raise damaged(SegmentPlace(segment.name, 0), "it is unfinished, but later segments follow it")
             if segment.index and segment.head["previous"] != previous:
-                raise damaged(SegmentPlace(segment.name, 0), "it does not follow the segment before it")
+                raise damaged(SegmentPlace(segment.name, 0), "it does not follow the previous segment")
             position += segment.changes
             previous = digest_of(segment.foot)
 
@@ -105,7 +105,9 @@ class RecordingReader:
         for segment in self.segments:
             if segment.index:
                 return segment.head
-        raise UsageError(f"the recording {self.folder} is empty", "nothing was written before it ended")
+        raise UsageError(
+            f"the recording {self.folder} is empty", "the relay ended before it wrote any change"
+        )
 
     # -- changes -------------------------------------------------------------------------------------------
 
@@ -161,7 +163,7 @@ class RecordingReader:
                 book.read_for(batch.number)
             yield from assembly.changes()
         except (KeyError, ValueError, IndexError) as error:
-            reason = "a batch refers to what was not recorded"
+            reason = "a batch refers to a relation or route that was not recorded"
             raise damaged(SegmentPlace(segment.name, block.offset), reason) from error
 
     # -- places --------------------------------------------------------------------------------------------

@@ -58,7 +58,7 @@ def parse_target(text: str, within: SeekContext) -> SeekTarget:
         try:
             return SeekTarget("lsn", parse_lsn(text))
         except ValueError as error:
-            raise UsageError(f"{text!r} is no LSN", "an LSN looks like 0/16B3748") from error
+            raise UsageError(f"{text!r} is not a valid LSN", "an LSN looks like 0/16B3748") from error
     return SeekTarget("time", _clock(text, within) if _CLOCK.fullmatch(text) else _date(text, within))
 
 
@@ -69,14 +69,14 @@ def _number(number: int, within: SeekContext) -> int:
         raise UsageError(
             f"there is no change at position {number:,}: "
             + (f"the last one is at {last:,}" if within.length else "the recording holds no changes"),
-            f"name one from #0 to #{last:,}, or a share such as 50%" if within.length else "name a time",
+            f"give one from #0 to #{last:,}, or a percentage such as 50%" if within.length else "give a time",
         )
     return number + 1
 
 
 def _share(percent: float, within: SeekContext) -> int:
     if percent > 100:
-        raise UsageError("a recording ends at 100%", "name a share from 0% to 100%")
+        raise UsageError("a recording ends at 100%", "give a percentage from 0% to 100%")
     return within.first + round((within.last - within.first) * percent / 100)
 
 
@@ -86,7 +86,7 @@ def _clock(text: str, within: SeekContext) -> int:
     assert match is not None
     hour, minute, second = int(match[1]), int(match[2]), float(match[3] or 0)
     if hour > 23 or minute > 59 or second >= 60:
-        raise UsageError(f"{text!r} is no time of day", f"write {FORMS}")
+        raise UsageError(f"{text!r} is not a time of day", f"write {FORMS}")
     day = datetime.fromtimestamp(within.first / MICROS).replace(hour=0, minute=0, second=0, microsecond=0)
     end = datetime.fromtimestamp(within.last / MICROS)
     # A recording may cover years; the days around the current time are enough.
@@ -109,7 +109,7 @@ def _date(text: str, within: SeekContext) -> int:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise UsageError(f"{text!r} is no place in a recording", f"write {FORMS}") from None
+        raise UsageError(f"{text!r} is not a valid position in a recording", f"write {FORMS}") from None
     micros = round(moment.timestamp() * MICROS)
     whole_day = len(text) == 10
     if micros > within.last or micros + (86400 * MICROS if whole_day else 60 * MICROS) < within.first:
@@ -121,4 +121,4 @@ def _outside(text: str, within: SeekContext) -> UsageError:
     ends = [
         datetime.fromtimestamp(m / MICROS).strftime("%Y-%m-%d %H:%M:%S") for m in (within.first, within.last)
     ]
-    return UsageError(f"{text!r} is not in the recording", f"it goes from {ends[0]} to {ends[1]}")
+    return UsageError(f"{text!r} is not in the recording", f"the recording covers {ends[0]} to {ends[1]}")

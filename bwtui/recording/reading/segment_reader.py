@@ -72,7 +72,7 @@ class SegmentReader:
         for kind in (BlockKind.INDEX, BlockKind.TRANSACTIONS, BlockKind.FOOT):
             block = self.file.block(offset, with_payload=kind != BlockKind.TRANSACTIONS)
             if block.kind != kind:
-                raise damaged(SegmentPlace(self.name, offset), f"a {kind.name} block should stand here")
+                raise damaged(SegmentPlace(self.name, offset), f"expected a {kind.name} block here")
             found.append(block)
             offset = block.end
         return found[0], found[1], found[2]
@@ -111,13 +111,13 @@ class SegmentReader:
         try:
             entries = unpack_index(self._index_block.payload)
         except ValueError as error:
-            raise damaged(place, "the index can't be taken apart") from error
+            raise damaged(place, "the index can't be parsed") from error
         if sum(entry.changes for entry in entries) != self.changes:
-            raise damaged(place, "the index has other changes than the foot")
+            raise damaged(place, "the number of changes in the index differs from the foot")
         before = -1
         for entry in entries:
             if not before < entry.offset < self._index_offset or not is_sensible(entry):
-                raise damaged(place, "the index says nothing sensible")
+                raise damaged(place, "the index is invalid")
             before = entry.offset
         return entries
 
@@ -147,7 +147,7 @@ class SegmentReader:
         payload = self.file.block(self._transactions_block.offset).payload
         if len(payload) % TRANSACTION_ENTRY.size:
             place = SegmentPlace(self.name, self._transactions_block.offset)
-            raise damaged(place, "the list of transactions can't be taken apart")
+            raise damaged(place, "the list of transactions can't be parsed")
         return payload
 
     def transactions(self) -> Iterator[TransactionEntry]:
@@ -213,7 +213,7 @@ class SegmentReader:
         block = self.file.block(entry.offset)
         found = (block.kind, block.received, block.first_lsn, block.last_lsn)
         if found != (entry.kind, entry.received, entry.first_lsn, entry.last_lsn):
-            raise damaged(SegmentPlace(self.name, entry.offset), "the index has another block here")
+            raise damaged(SegmentPlace(self.name, entry.offset), "the index has a different block here")
         return block
 
     def json_at(self, entry: IndexEntry) -> dict[str, Any]:
