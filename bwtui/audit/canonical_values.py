@@ -117,8 +117,8 @@ def decode_key(data: bytes, schemas: Schemas) -> tuple[DecodedRow, str]:
     Keys with equal values are the same key only if their bytes are equal.
     """
     if data[:1] == b"{":
-        found = _parse_json(data, _JsonNumber)
-        return _json_row(found), "json" if _plain_json(found) == data else ODD
+        decoded = _parse_json(data, _JsonNumber)
+        return _json_row(decoded), "json" if _plain_json(decoded) == data else ODD
     schema, row = schemas.decode(data)
     return _avro_row(schema, row), str(schema_id(data)) if is_plain(data, schema, row) else ODD
 
@@ -163,13 +163,13 @@ def _avro_row(schema: RowSchema, row: Mapping[str, Any]) -> DecodedRow:
 def _parse_json(data: bytes, number: type[str]) -> dict[str, Any]:
     """Return a row with its numbers as they were written. Raises Undecodable."""
     try:
-        found: dict[str, Any] = json.loads(data, parse_int=number, parse_float=number, parse_constant=number)
+        decoded: dict[str, Any] = json.loads(data, parse_int=number, parse_float=number, parse_constant=number)
     except ValueError as error:
         raise UndecodableMessage("it is not valid JSON") from error
-    return found
+    return decoded
 
 
-def _json_row(found: Mapping[str, Any]) -> DecodedRow:
-    unsent = {name for name, value in found.items() if value == {UNSENT: True}}
-    texts = {name: of_json(value) if isinstance(value, str) else value for name, value in found.items()}
+def _json_row(decoded: Mapping[str, Any]) -> DecodedRow:
+    unsent = {name for name, value in decoded.items() if value == {UNSENT: True}}
+    texts = {name: of_json(value) if isinstance(value, str) else value for name, value in decoded.items()}
     return DecodedRow({name: value for name, value in texts.items() if name not in unsent}, frozenset(unsent))

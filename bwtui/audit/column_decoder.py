@@ -107,8 +107,8 @@ class MessageBuffer:
 def fields_of(schema: RowSchema) -> list[PlainField] | None:
     """Return a schema's fields in order, or None if it has one that can't be decoded here."""
     fields = schema.parsed.get("fields") if isinstance(schema.parsed, Mapping) else None
-    found = [_field(one, schema.columns[one["name"]][0]) for one in fields or ()]
-    return [one for one in found if one is not None] if found and None not in found else None
+    plain = [_field(one, schema.columns[one["name"]][0]) for one in fields or ()]
+    return [one for one in plain if one is not None] if plain and None not in plain else None
 
 
 def _field(field: Mapping[str, Any], column: str) -> PlainField | None:
@@ -207,9 +207,9 @@ class _ColumnDecoder:
         stops = ~word & _STOPS
         stop = stops & (~stops + _ONE)
         # If a number has more than eight bytes, all eight are taken here.
-        taken = stop | (stop - _ONE)
-        lengths = (((taken & _ONES) * _ONES) >> _56).astype(np.int64)
-        word &= taken
+        used = stop | (stop - _ONE)
+        lengths = (((used & _ONES) * _ONES) >> _56).astype(np.int64)
+        word &= used
         self.is_short &= is_null | (lengths == 1) | (word >> ((lengths - 1) << 3).astype(np.uint64) != 0)
         word &= ~_STOPS
         for shift, stay, move in _GROUPS:
@@ -226,10 +226,10 @@ class _ColumnDecoder:
     def _lengthen(self, long: Int64, word: NDArray[np.uint64], lengths: Int64) -> None:
         """Add the ninth and tenth byte of numbers that have them."""
         ninth, tenth = (self._data[self.at[long] + at].astype(np.uint64) for at in (8, 9))
-        goes_on = ninth >= 0x80
-        self.is_plain[long] &= ~goes_on | (tenth <= 1)
-        last = np.where(goes_on, tenth, ninth)
+        continues = ninth >= 0x80
+        self.is_plain[long] &= ~continues | (tenth <= 1)
+        last = np.where(continues, tenth, ninth)
         self.is_short[long] &= last != 0
         word[long] |= (ninth & np.uint64(0x7F)) << _56
-        word[long] |= np.where(goes_on, tenth << np.uint64(63), np.uint64(0))
-        lengths[long] = 9 + goes_on
+        word[long] |= np.where(continues, tenth << np.uint64(63), np.uint64(0))
+        lengths[long] = 9 + continues

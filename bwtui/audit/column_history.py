@@ -40,24 +40,24 @@ class ColumnHistory:
 
         ``record`` has the record's columns, in its order.
         """
-        added, perhaps, again, others = list[str](), list[str](), list[str](), list[str]()
+        added, perhaps, recreated, unexplained = list[str](), list[str](), list[str](), list[str]()
         for name in differing:
             if name not in record:
                 # After a rewrite of the table, the catalog does not show the values of earlier rows.
-                is_kept, is_default = name in self.defaults, row[name] in self.defaults.get(name, ())
-                (added if is_default else others if is_kept else perhaps).append(name)
+                has_default, is_default = name in self.defaults, row[name] in self.defaults.get(name, ())
+                (added if is_default else unexplained if has_default else perhaps).append(name)
             elif row[name] in self.defaults.get(name, {None}) and self._is_another(name, record):
-                again.append(name)
+                recreated.append(name)
             else:
-                others.append(name)
-        found = [
+                unexplained.append(name)
+        explanations = [
             *([f"ADD COLUMN explains {', '.join(added)}: {_ADDED}"] if added else []),
             *([f"ADD COLUMN may explain {', '.join(perhaps)}: {_ADDED}"] if perhaps else []),
-            *([f"DROP COLUMN and ADD COLUMN may explain {', '.join(again)}: {_AGAIN}"] if again else []),
+            *([f"DROP COLUMN and ADD COLUMN may explain {', '.join(recreated)}: {_AGAIN}"] if recreated else []),
         ]
-        if found and others:
-            found.append(f"no ALTER TABLE explains {', '.join(others)}")
-        return "; ".join(found) or None
+        if explanations and unexplained:
+            explanations.append(f"no ALTER TABLE explains {', '.join(unexplained)}")
+        return "; ".join(explanations) or None
 
     def _is_another(self, name: str, record: Sequence[str]) -> bool:
         """Return whether the record's column may be a dropped one whose place is now free in the table."""

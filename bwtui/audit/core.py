@@ -163,13 +163,13 @@ def _search(connection: duckdb.DuckDBPyConnection, sought: str, how: str) -> Non
 
 def _assign(connection: duckdb.DuckDBPyConnection, candidates: str, how: str) -> None:
     """Match each message, in order, with its first candidate that no earlier message has taken."""
-    matches, matched, taken = [], set(), set()
+    matches, matched, used = [], set(), set()
     rows = connection.execute(f"select id, topic_id, partition_id, log_offset from {candidates}").fetchall()
     for number, *at in rows:
         place = tuple(at)
-        if number not in matched and place not in taken:
+        if number not in matched and place not in used:
             matched.add(number)
-            taken.add(place)
+            used.add(place)
             matches.append((number, *place, how))
     insert(connection, "match", matches)
 
@@ -289,8 +289,8 @@ def insert(connection: duckdb.DuckDBPyConnection, table: str, rows: Sequence[tup
     """Insert rows into a table at once, through Arrow."""
     if rows:
         columns = [list(column) for column in zip(*rows, strict=True)]
-        made = pa.table(columns, names=[f"c{number}" for number in range(len(columns))])
-        _with(connection, made, f"insert into {table} select * from python_rows")
+        rows_table = pa.table(columns, names=[f"c{number}" for number in range(len(columns))])
+        _with(connection, rows_table, f"insert into {table} select * from python_rows")
 
 
 def _with(connection: duckdb.DuckDBPyConnection, table: pa.Table, sql: str) -> None:

@@ -46,10 +46,10 @@ class Schemas:
             self._parsed[number] = None if text is None else _parse(text)
             if text is None:
                 self.unknown.add(number)
-        found = self._parsed[number]
-        if found is None:
+        schema = self._parsed[number]
+        if schema is None:
             raise UndecodableMessage(f"there is no schema with id {number}")
-        return found
+        return schema
 
     def decode(self, data: bytes) -> tuple[RowSchema, dict[str, Any]]:
         """Return a message's schema and its row, which must use all of its bytes. Raises Undecodable."""
@@ -101,7 +101,7 @@ def _column(field: str) -> str:
     """Return the column of a key's field, whose schema has no ``pgName``: ``_xf6_`` is the escape of
     ``ö``.
     """
-    return re.sub(r"_x([0-9a-f]{1,6})_", lambda found: chr(int(found[1], 16)), field)
+    return re.sub(r"_x([0-9a-f]{1,6})_", lambda match: chr(int(match[1], 16)), field)
 
 
 def _kind(field: Mapping[str, Any]) -> str:

@@ -37,7 +37,7 @@ def differing(
     """Return the columns in which a decoded row differs from PostgreSQL's texts."""
     escaped = row.get(ESCAPED) or {}
     wrong = []
-    seen = set()
+    checked = set()
     for field, (column, kind) in schema.columns.items():
         if field == ESCAPED:
             # A table's column of this name has a different name in Avro.
@@ -46,14 +46,14 @@ def differing(
             if column not in unsent:
                 wrong.append(column)
             continue
-        seen.add(column)
+        checked.add(column)
         if field in escaped:
             if row.get(field) is not None or escaped[field] != texts[column]:
                 wrong.append(column)
         elif not says(row.get(field), texts[column], kind):
             wrong.append(column)
-    if len(seen) < len(texts):
-        wrong += sorted(set(texts) - seen)
+    if len(checked) < len(texts):
+        wrong += sorted(set(texts) - checked)
     return wrong + sorted(set(escaped) - {*schema.columns, UNSENT}) if escaped else wrong
 
 
@@ -88,7 +88,7 @@ def says(value: Any, text: str | None, kind: str = "") -> bool:
             return False
         return all(says(one, part, kind.removesuffix("[]")) for one, part in zip(value, parts, strict=True))
     if isinstance(value, dict):
-        return value == {plain(key): None if other is None else plain(other) for key, other in pairs(text)}
+        return value == {plain(key): None if item is None else plain(item) for key, item in pairs(text)}
     if isinstance(value, float):
         return _same_float(value, text, "real" in kind or "float4" in kind)
     if isinstance(value, Decimal) and kind.startswith("money"):
@@ -170,14 +170,14 @@ def elements(text: str, delimiter: str = ",") -> list[str | None] | None:
         # Only PostgreSQL's own type box has a different delimiter: nothing in it is quoted.
         body = text[1:-1]
         return [None if part == "NULL" else part for part in body.split(delimiter)] if body else []
-    found: list[str | None] = []
+    parsed: list[str | None] = []
     for match in _ELEMENT.finditer(text, 1, len(text) - 1):
         quoted, bare = match.groups()
         if quoted is not None:
-            found.append(plain(quoted))
+            parsed.append(plain(quoted))
         else:
-            found.append(None if bare == "NULL" else bare)
-    return found
+            parsed.append(None if bare == "NULL" else bare)
+    return parsed
 
 
 def pairs(text: str) -> list[tuple[str, str | None]]:

@@ -97,11 +97,11 @@ class AuditSummary:
     @property
     def findings_by_class(self) -> list[tuple[str, list[AuditFinding], int]]:
         """The anomalies and undecided classes, each with its listed findings and their total number."""
-        found = []
+        groups = []
         for name in (*WRONG, UNDECIDED):
             if listed := [finding for finding in self.findings if finding.name == name]:
-                found.append((name, listed, self.found.get(name, len(listed))))
-        return found
+                groups.append((name, listed, self.found.get(name, len(listed))))
+        return groups
 
     @property
     def exit_code(self) -> int:
@@ -137,7 +137,7 @@ def collect(
     expected = classes_of(connection, "expected_classes")
     actual = classes_of(connection, "actual_classes")
     counts = _counts(connection, expected, actual)
-    found = dict(
+    totals = dict(
         connection.execute("select class, count(*) from finding group by class order by class").fetchall()
     )
     return AuditSummary(
@@ -157,7 +157,7 @@ def collect(
             ).fetchall()
         ),
         findings=_findings(connection, samples),
-        found=found,
+        found=totals,
         by_topic=_by_topic(connection),
         by_time=_by_time(connection, window),
         notes=unreadable(
@@ -260,9 +260,9 @@ def _by_time(
         number: {"start_us": window.first_received_us + number * width, "messages": size, "classes": {}}
         for number, size in messages.fetchall()
     }
-    found = connection.execute(
+    classes = connection.execute(
         f"select {bucket}, class, count(*) from message join finding using (id) group by all order by all"
     )
-    for number, name, size in found.fetchall():
+    for number, name, size in classes.fetchall():
         buckets[number]["classes"][name] = size
     return list(buckets.values())

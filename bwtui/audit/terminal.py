@@ -57,8 +57,8 @@ def line(finding: AuditFinding) -> str:
     """Return one finding in one line, with only printable characters."""
     parts = []
     if finding.topic is not None:
-        known = finding.partition is not None and finding.offset is not None
-        parts.append(f"{finding.topic} {finding.partition}@{finding.offset}" if known else finding.topic)
+        is_located = finding.partition is not None and finding.offset is not None
+        parts.append(f"{finding.topic} {finding.partition}@{finding.offset}" if is_located else finding.topic)
     if finding.lsn is not None:
         parts.append(f"{format_lsn(finding.lsn)} #{finding.ordinal}")
     if finding.table:

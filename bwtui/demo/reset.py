@@ -82,14 +82,14 @@ def reset_relay(name: str) -> None:
     The demo drops that slot, and a relay refuses to start when its slot is missing.
     """
     deadline = time.monotonic() + _TIMEOUT
-    asked = False
+    is_stop_requested = False
     while is_held(name):
         if time.monotonic() > deadline:
             raise RefusedError(
                 f"the relay {name} of an earlier demo does not stop", f"stop it with 'bwtui stop {name}'"
             )
-        if not asked:
-            asked = _ask_to_stop(name)
+        if not is_stop_requested:
+            is_stop_requested = _ask_to_stop(name)
         time.sleep(_POLL)
     shutil.rmtree(state_folder(name), ignore_errors=True)
 

@@ -83,10 +83,10 @@ class ShopRowMaker:
 
     def customer(self) -> Row:
         """Return a row of customers, without its id."""
-        given, family = self.random.choice(_GIVEN), self.random.choice(_FAMILY)
+        given_name, family_name = self.random.choice(_GIVEN), self.random.choice(_FAMILY)
         return (
-            f"{given}.{self.random.getrandbits(40):x}@example.com".lower(),
-            f"{given} {family}",
+            f"{given_name}.{self.random.getrandbits(40):x}@example.com".lower(),
+            f"{given_name} {family_name}",
             self.text(),
             self.day(),
             self.money(-500, 5_000),

@@ -84,8 +84,8 @@ class Judgement:
 def sabotage(broker: str, topic: str, seed: int) -> list[PlantedFault]:
     """Plant faults in ``topic`` and return them. Raises RefusedError when it has too few records for that."""
     try:
-        held = _read(broker, topic)
-        damaged, faults = plan(topic, held, random.Random(seed))
+        contents = _read(broker, topic)
+        damaged, faults = plan(topic, contents, random.Random(seed))
         _write(broker, topic, damaged)
     except KafkaException as error:
         problem = f"faults could not be planted in topic {topic}: {error.args[0].str()}"
@@ -103,29 +103,29 @@ def judge(faults: Sequence[PlantedFault], report: Mapping[str, Any]) -> Judgemen
         fault for fault in faults if (fault.name, fault.topic, fault.partition, fault.offset) not in places
     ]
     planted = Counter(fault.name for fault in faults)
-    found = {name: count for name, count in report["findings_total"].items() if count}
-    invented = [name for name, count in found.items() if name not in CONSEQUENCES and count > planted[name]]
-    return Judgement(planted, found, overlooked, invented)
+    counts = {name: count for name, count in report["findings_total"].items() if count}
+    invented = [name for name, count in counts.items() if name not in CONSEQUENCES and count > planted[name]]
+    return Judgement(planted, counts, overlooked, invented)
 
 
 # -- faults --------------------------------------------------------------------------------------------------
 
 
-def plan(topic: str, held: Partitions, draw: random.Random) -> tuple[Partitions, list[PlantedFault]]:
-    """Return the new contents of the topic instead of ``held``, and the faults in them.
+def plan(topic: str, contents: Partitions, draw: random.Random) -> tuple[Partitions, list[PlantedFault]]:
+    """Return the new contents of the topic instead of ``contents``, and the faults in them.
 
     Raises RefusedError when there are not enough records to choose from.
     """
-    if len(held) < 3:
+    if len(contents) < 3:
         raise RefusedError(
-            f"topic {topic} has {len(held)} partitions, but --sabotage needs three",
+            f"topic {topic} has {len(contents)} partitions, but --sabotage needs three",
             "leave out --sabotage",
         )
-    planted = {partition: list(records) for partition, records in held.items()}
+    planted = {partition: list(records) for partition, records in contents.items()}
     faults: list[PlantedFault] = []
     # Records can be reordered in the partition where most keys have several versions.
-    *others, third = sorted(held, key=lambda partition: len(_by_key(held[partition], least=3)))
-    first, second = sorted(others)[:2]
+    *remaining, third = sorted(contents, key=lambda partition: len(_by_key(contents[partition], least=3)))
+    first, second = sorted(remaining)[:2]
     try:
         _lose(planted[first], topic, first, faults)
         strayed = _change(planted[second], topic, second, faults, draw)
@@ -173,9 +173,9 @@ def _swap(
 ) -> None:
     """Exchange two records of a key, neither its newest, so that one of them is late."""
     key = draw.choice(list(_by_key(records, least=3)))
-    one, other = _by_key(records, least=3)[key][:2]
-    records[one], records[other] = records[other], records[one]
-    faults.append(PlantedFault("reordered", topic, partition, other))
+    first, second = _by_key(records, least=3)[key][:2]
+    records[first], records[second] = records[second], records[first]
+    faults.append(PlantedFault("reordered", topic, partition, second))
 
 
 def _append(

@@ -198,16 +198,16 @@ def recreate_database(dsn: str, database: str = DATABASE, slots: Sequence[str] =
     return make_dsn(dsn, dbname=database)
 
 
-def _refuse_others(cursor: Any, database: str, ours: Sequence[str]) -> None:
+def _refuse_others(cursor: Any, database: str, own_slots: Sequence[str]) -> None:
     cursor.execute(
         "select slot_name from pg_replication_slots where database = %s and slot_name <> all(%s) order by 1",
-        [database, list(ours)],
+        [database, list(own_slots)],
     )
-    others = [str(name) for (name,) in cursor.fetchall()]
-    if others:
+    slots = [str(name) for (name,) in cursor.fetchall()]
+    if slots:
         raise RefusedError(
-            f"the demo can't recreate database {database}: slot {others[0]} of another relay reads it",
-            f"stop that relay ('bwtui stop') and drop its slot ('bwtui slots drop {others[0]}'), or wipe the "
+            f"the demo can't recreate database {database}: slot {slots[0]} of another relay reads it",
+            f"stop that relay ('bwtui stop') and drop its slot ('bwtui slots drop {slots[0]}'), or wipe the "
             "demo's services: BWTUI_SANDBOX_HOME=… bwtui sandbox down --wipe",
         )
 

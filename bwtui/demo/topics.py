@@ -124,7 +124,7 @@ class DemoTopicReader:
         total = sum(high - low for low, high in pinned.values())
         at = {place: low for place, (low, high) in pinned.items() if high > low}
         self._consumer.assign([TopicPartition(*place, offset) for place, offset in at.items()])
-        heard = time.monotonic()
+        received_at = time.monotonic()
         done = 0
         while at:
             batch = _decided(lambda: self._consumer.consume(_BATCH, 1.0), "read the topics")
@@ -133,8 +133,8 @@ class DemoTopicReader:
                 done += 1
             progress(min(done, total), total)
             if batch:
-                heard = time.monotonic()
-            elif time.monotonic() - heard > _PATIENCE:
+                received_at = time.monotonic()
+            elif time.monotonic() - received_at > _PATIENCE:
                 raise Indeterminate(
                     f"the broker sent no record for {_PATIENCE:.0f} s before the end of the topics",
                     look_at_log("kafka"),
@@ -200,7 +200,7 @@ class DemoTopicReader:
             content.add(decoded_key, decoded, message.partition(), key)
 
 
-def _decided(call: Callable[[], T], what: str) -> T:
+def _decided(call: Callable[[], T], action: str) -> T:
     until = time.monotonic() + _LEADER_SECONDS
     while True:
         try:
@@ -210,5 +210,5 @@ def _decided(call: Callable[[], T], what: str) -> T:
                 time.sleep(0.1)
                 continue
             raise Indeterminate(
-                f"the comparison could not {what}: {error.args[0].str()}", look_at_log("kafka")
+                f"the comparison could not {action}: {error.args[0].str()}", look_at_log("kafka")
             ) from error

@@ -123,13 +123,13 @@ def edit_order(session: ShopTransaction) -> None:
 
 def cancel_orders(session: ShopTransaction) -> None:
     """Delete up to three orders with their items."""
-    gone = session.draw.sample(session.memory.orders, session.draw.randint(1, 3))
-    for order in gone:
+    cancelled = session.draw.sample(session.memory.orders, session.draw.randint(1, 3))
+    for order in cancelled:
         session.delete("public.order_items", "order_id = %s", [order])
         session.delete("public.orders", "id = %s", [order])
 
     def forget(memory: ShopKeys) -> None:
-        for order in gone:
+        for order in cancelled:
             memory.orders.remove(order)
 
     session.on_commit.append(forget)
@@ -161,14 +161,14 @@ def edit_customer(session: ShopTransaction) -> None:
 def close_account(session: ShopTransaction) -> None:
     """Delete a customer with all orders and their items."""
     customer = session.draw.choice(session.memory.customers)
-    mine = "select id from public.orders where customer_id = %s"
-    session.delete("public.order_items", f"order_id in ({mine})", [customer])
-    gone = {row[0] for row in session.delete("public.orders", "customer_id = %s", [customer])}
+    own_orders = "select id from public.orders where customer_id = %s"
+    session.delete("public.order_items", f"order_id in ({own_orders})", [customer])
+    deleted = {row[0] for row in session.delete("public.orders", "customer_id = %s", [customer])}
     session.delete("public.customers", "id = %s", [customer])
 
     def forget(memory: ShopKeys) -> None:
         memory.customers.remove(customer)
-        memory.orders[:] = [order for order in memory.orders if order not in gone]
+        memory.orders[:] = [order for order in memory.orders if order not in deleted]
 
     session.on_commit.append(forget)
 
@@ -198,9 +198,9 @@ def replace_item(session: ShopTransaction) -> None:
     order = session.draw.choice(session.memory.orders)
     deleted = session.delete("public.order_items", "order_id = %s", [order])
     products = session.memory.products
-    again = [session.make.item(order, row[1], session.draw.choice(products)) for row in deleted]
-    if again:
-        session.insert(shop.ITEMS, again)
+    new_items = [session.make.item(order, row[1], session.draw.choice(products)) for row in deleted]
+    if new_items:
+        session.insert(shop.ITEMS, new_items)
 
 
 def change_prices(session: ShopTransaction) -> None:

@@ -124,8 +124,8 @@ def _remark(table: TableVerdict) -> Text:
     if table.columns:
         remarks.append("in " + ", ".join(sorted(table.columns)))
     colour = "green" if table.equal else "red"
-    word = "equal" if table.equal else "NOT equal"
-    return Text.assemble((word, colour), escape(f" ({'; '.join(remarks)})") if remarks else "")
+    verdict = "equal" if table.equal else "NOT equal"
+    return Text.assemble((verdict, colour), escape(f" ({'; '.join(remarks)})") if remarks else "")
 
 
 def _extras(table: TableVerdict) -> dict[str, int]:

@@ -115,7 +115,7 @@ def _open(path: SegmentPath) -> SegmentCheck:
         try:
             return SegmentCheck(path)
         except FileNotFoundError:
-            same = [other for other in segments(path.path.parent) if other.number == path.number]
+            same = [segment for segment in segments(path.path.parent) if segment.number == path.number]
             path = same[0] if same else path
         except OSError as error:
             raise file_failed(f"{path.path} can't be read", error) from error

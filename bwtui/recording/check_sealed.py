@@ -107,13 +107,13 @@ class SealedCheck:
 
     def _strangers(self, manifest: Manifest) -> list[str]:
         listed = {file.path for file in manifest.files} | {MANIFEST}
-        there = {path.relative_to(self._root).as_posix() for path in self._root.rglob("*") if path.is_file()}
-        if there <= listed or (self._folder / SEALING).is_dir():
+        existing = {path.relative_to(self._root).as_posix() for path in self._root.rglob("*") if path.is_file()}
+        if existing <= listed or (self._folder / SEALING).is_dir():
             return []
         # A running seal may have finished in the meantime.
         with contextlib.suppress(DamagedRecording, OSError):
             listed |= {file.path for file in read_manifest(self._root / MANIFEST).files}
-        return sorted(there - listed)
+        return sorted(existing - listed)
 
     def check_bytes(self, segment: SegmentCheck) -> None:
         """Compare the segment's bytes with what was sealed, if its foot has no digest of all bytes."""

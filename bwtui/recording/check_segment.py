@@ -158,14 +158,14 @@ class SegmentCheck:
     def _take_head(self, chain: Chain) -> None:
         head = self._walk.context.head
         self._is_sent = is_sent(head)
-        for what, actual, expected in (
+        for name, actual, expected in (
             ("the digest of the previous segment", head["previous"], chain.previous),
             ("its first change", head["first_position"], chain.position),
             ("its first batch", head["first_batch"], chain.next_batch),
             ("the recording", head["recording"], chain.recording or None),
         ):
             if expected is not None and actual != expected:
-                self._note(0, f"it does not follow the previous segment: {what} differs")
+                self._note(0, f"it does not follow the previous segment: {name} differs")
         chain.recording = head["recording"]
 
     def _take_delivery(self, block: JournalBlock, chain: Chain) -> None:

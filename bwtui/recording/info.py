@@ -161,6 +161,6 @@ def _count_notice(summary: RecordingInfo, error: dict[str, Any], received: int) 
 
 
 def _pass(event: Event, received: int, position: int) -> PassInfo:
-    begun, seen = int(event["start_lsn"]), int(event["seen"][0])
-    repeats = seen if event["kind"] == "stream" and seen > begun else 0
+    begun, last_seen = int(event["start_lsn"]), int(event["seen"][0])
+    repeats = last_seen if event["kind"] == "stream" and last_seen > begun else 0
     return PassInfo(event["pass"], event["kind"], event["session"], received, begun, repeats, position)

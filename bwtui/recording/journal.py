@@ -165,8 +165,8 @@ class Journal:
             self._synced_at = now
             if not self._segment.is_in_place():
                 # The file has been unlinked: its data is lost when this process ends.
-                gone = "its file" if self._folder.is_dir() else "the folder"
-                self.failure = OSError(errno.ENOENT, f"{gone} was moved or removed")
+                missing = "its file" if self._folder.is_dir() else "the folder"
+                self.failure = OSError(errno.ENOENT, f"{missing} was moved or removed")
                 return
             if not self._write_reached(lsn):
                 # Without the block, a later run would not know that the LSN was reached.

@@ -139,7 +139,7 @@ def _recover_segment(segment: SegmentPath, before: SegmentPath | None, *, force:
             writer.discard() if before is None else writer.put_back()
             return RecoveryResult(name, "", 0, 0, 0, 0, 0, cut, reason)
         _check_follows(segment, before, walk.context.head)
-        kept = writer.size
+        size = writer.size
         writer.cut_back()
         path, _ = writer.finish(walk.end("recovered"))
     finally:
@@ -147,10 +147,10 @@ def _recover_segment(segment: SegmentPath, before: SegmentPath | None, *, force:
     totals = writer.totals
     finished = SegmentPath(path, segment.number, totals.first_lsn, totals.last_lsn)
     with contextlib.closing(SegmentReader(finished)) as reader:
-        whole_lsn = whole_until([reader], totals.last_lsn)
-    open_lsn = totals.last_lsn if totals.last_lsn > whole_lsn else 0
+        complete_lsn = whole_until([reader], totals.last_lsn)
+    open_lsn = totals.last_lsn if totals.last_lsn > complete_lsn else 0
     numbers = (totals.changes, totals.transactions)
-    return RecoveryResult(name, path.name, *numbers, whole_lsn, open_lsn, kept, cut, reason)
+    return RecoveryResult(name, path.name, *numbers, complete_lsn, open_lsn, size, cut, reason)
 
 
 def _adopt(writer: SegmentWriter, source: SegmentFile, walk: SegmentWalk, *, force: bool) -> str:

@@ -120,9 +120,9 @@ def _look(folder: Path, lock: FolderLock, source: dict[str, Any]) -> ResumePoint
         return ResumePoint(folder, lock, secrets.token_hex(16))
     for segment in paths:
         # Check the source first: a different source's recording must not be modified.
-        theirs = _source_of(segment)
-        if theirs is not None:
-            _compare(folder, theirs, source)
+        recorded = _source_of(segment)
+        if recorded is not None:
+            _compare(folder, recorded, source)
             break
     recovered = recover_locked(folder)
     paths = segments(folder)
@@ -159,12 +159,12 @@ def _source_of(segment: SegmentPath) -> dict[str, Any] | None:
         return None
 
 
-def _compare(folder: Path, theirs: dict[str, Any], source: dict[str, Any]) -> None:
+def _compare(folder: Path, recorded: dict[str, Any], source: dict[str, Any]) -> None:
     for name in ("system_identifier", "database", "slot", "output_format"):
-        if theirs.get(name) != source.get(name):
+        if recorded.get(name) != source.get(name):
             raise RefusedError(
                 f"the recording in {folder} has a different {name.replace('_', ' ')}: "
-                f"{theirs.get(name)}, not {source.get(name)}",
+                f"{recorded.get(name)}, not {source.get(name)}",
                 "record into another folder",
             )
 
@@ -194,9 +194,9 @@ def covered(begun: Pass) -> int:
     If Kafka has only part of a transaction, the rest may be relayed without the recording: the relay notes
     that gap again.
     """
-    behind = begun.get("behind")
-    known = 0 if behind is None else behind["lsn"] + (behind["ordinal"] is None)
-    return max(begun.get("start_lsn", 0), known) if begun.get("kind") == "stream" else 0
+    last_sent = begun.get("behind")
+    sent_lsn = 0 if last_sent is None else last_sent["lsn"] + (last_sent["ordinal"] is None)
+    return max(begun.get("start_lsn", 0), sent_lsn) if begun.get("kind") == "stream" else 0
 
 
 def head_of(path: Path) -> Head:

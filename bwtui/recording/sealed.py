@@ -73,36 +73,36 @@ def open_sealed(
         raise UsageError(f"{folder} was not sealed", "run 'bwtui recording seal' first") from error
     except OSError as error:
         raise file_failed(f"{path} can't be read", error) from error
-    behind = _check_segments(folder, manifest)
+    later = _check_segments(folder, manifest)
     check_sizes(folder / SEALED, manifest.files)
     if check_files:
         check_all(folder / SEALED, manifest.files, on_bytes)
-    return SealedRecording(folder, manifest, behind)
+    return SealedRecording(folder, manifest, later)
 
 
 def _check_segments(folder: Path, manifest: Manifest) -> int:
     """Return the number of finished segments that are not sealed; sealed ones must match the manifest."""
     sealed = {segment.name: segment for segment in manifest.segments}
-    behind = 0
+    later = 0
     for segment in segments(folder):
         if not segment.is_finished:
             continue
         as_sealed = sealed.get(segment.path.name)
         if as_sealed is None:
-            behind += 1
+            later += 1
         elif digest_of(foot_of(segment)) != as_sealed.digest:
             raise damaged(
                 SegmentPlace(segment.path.name, 0), f"{SEALED}/{MANIFEST} lists a different checksum for it"
             )
-    return behind
+    return later
 
 
-def unsealed_bytes(folder: Path, found: SealedRecording | None) -> int:
-    """Return the size of a recording's finished segments that are not sealed; ``found`` is the sealed part.
+def unsealed_bytes(folder: Path, recording: SealedRecording | None) -> int:
+    """Return the size of a recording's finished segments that are not sealed; ``recording`` is the sealed part.
 
     Raises UsageError or StateFailed.
     """
-    sealed = {one.name for one in found.manifest.segments} if found is not None else set()
+    sealed = {one.name for one in recording.manifest.segments} if recording is not None else set()
     paths = [one.path for one in segments(folder) if one.is_finished and one.path.name not in sealed]
     try:
         return sum(path.stat().st_size for path in paths)
@@ -139,10 +139,10 @@ def sha256_of(path: Path) -> str:
 
 def check_all(root: Path, files: Iterable[SealedFile], on_bytes: OnBytes | None = None) -> None:
     """Check every file; hashing releases the interpreter's lock. Raises DamagedRecording or StateFailed."""
-    wanted = list(files)
-    total, done = sum(file.bytes for file in wanted), 0
+    listed = list(files)
+    total, done = sum(file.bytes for file in listed), 0
     with ThreadPoolExecutor(_THREADS) as pool:
-        for size in pool.map(lambda file: check_file(root, file), wanted):
+        for size in pool.map(lambda file: check_file(root, file), listed):
             done += size
             if on_bytes is not None:
                 on_bytes(done, total)

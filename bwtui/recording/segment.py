@@ -214,16 +214,16 @@ class SegmentWriter:
     def _write(self, parts: Sequence[bytes]) -> None:
         size = sum(map(len, parts))
         for start in range(0, len(parts), _PARTS):
-            some = parts[start : start + _PARTS]
-            taken = os.writev(self._fd, some)
-            if taken < sum(map(len, some)):
-                self._write_rest(some, taken)
+            chunk = parts[start : start + _PARTS]
+            written = os.writev(self._fd, chunk)
+            if written < sum(map(len, chunk)):
+                self._write_rest(chunk, written)
         self.size += size
 
-    def _write_rest(self, parts: Sequence[bytes], taken: int) -> None:
+    def _write_rest(self, parts: Sequence[bytes], written: int) -> None:
         """Write the remainder that ``os.writev`` left (rarely any), without copying it."""
         for part in parts:
-            left = memoryview(part)[taken:]
-            taken = max(0, taken - len(part))
-            while left:
-                left = left[os.write(self._fd, left) :]
+            remaining = memoryview(part)[written:]
+            written = max(0, written - len(part))
+            while remaining:
+                remaining = remaining[os.write(self._fd, remaining) :]

@@ -39,9 +39,9 @@ class ConcurrentWrites:
         self.looks = 0
         self._seen: dict[bytes, int] = {}
 
-    def since(self, look: int) -> set[bytes]:
+    def since(self, number: int) -> set[bytes]:
         """Return the keys that others have sent after that look; 0: since the topic was compared."""
-        return {key for key, seen in self._seen.items() if seen > look}
+        return {key for key, advance_number in self._seen.items() if advance_number > number}
 
     def advance(self) -> set[bytes]:
         """Read on to the end; return the keys whose own message came after another producer's in this look.
@@ -49,17 +49,17 @@ class ConcurrentWrites:
         Raises ConnectionFailed, and RefusedError if too many keys arrived.
         """
         end = self._reader.end_offsets(self._topic)
-        others: set[bytes] = set()
+        keys_of_others: set[bytes] = set()
         overtaken: set[bytes] = set()
         for record in self._reader.keys(self._topic, self._at, end, lambda: None):
             if record.session != self._session:
-                others.add(record.key)
+                keys_of_others.add(record.key)
                 overtaken.discard(record.key)
-            elif record.key in others:
+            elif record.key in keys_of_others:
                 overtaken.add(record.key)
         self._at = end
         self.looks += 1
-        self._seen |= dict.fromkeys(others, self.looks)
+        self._seen |= dict.fromkeys(keys_of_others, self.looks)
         if len(self._seen) > _MOST_KEYS:
             raise RefusedError(
                 f"more than {_MOST_KEYS:,} keys were written to topic {self._topic} since it was compared",

@@ -121,21 +121,21 @@ class Planner:
     def __init__(
         self,
         folder: Path,
-        own: Callable[[str], str | None],
+        own_encoding: Callable[[str], str | None],
         schemas: Schemas,
         homes: KeyPartitioner,
         *,
         show_values: bool = False,
         relay: str = "",
     ) -> None:
-        """Take the ``folder`` for the lists, and ``own``, which returns the relay's key encoding of a table.
+        """Take the ``folder`` for the lists, and ``own_encoding``, which returns the relay's key encoding of a table.
 
         The encoding is in the terms of `bwtui.audit.canonical_values.decode_key`, or None if unknown. ``relay`` is its
         name if commands have to name it.
         """
         self.tables: list[TablePlan] = []
         self._folder = folder
-        self._own = own
+        self._own = own_encoding
         self._schemas = schemas
         self._homes = homes
         self._show_values = show_values
@@ -199,13 +199,13 @@ class Planner:
 
         Bytes that the comparison can't decode may still be from this relay.
         """
-        own = self._own(plan.table)
+        own_encoding = self._own(plan.table)
         try:
             spelled = decode_key(raw, self._schemas)[1]
         except UndecodableMessage:
             spelled = "json" if raw[:1] == b"{" else str(schema_id(raw))
-            return own in (None, spelled)
-        return spelled != ODD and own in (None, spelled)
+            return own_encoding in (None, spelled)
+        return spelled != ODD and own_encoding in (None, spelled)
 
     def _show(self, plan: TablePlan, table: ComparedTable, one: KeyDifference) -> None:
         if len(plan.examples) >= EXAMPLES:

@@ -100,23 +100,23 @@ class RowProducer:
         """Return the route of a table's present rows. Raises RefusedError and ConnectionFailed."""
         return self._route(table, self._read(table, []))
 
-    def put(self, table: str, keys: Sequence[Key], tail: ConcurrentWrites, look: int) -> SendResult:
+    def put(self, table: str, keys: Sequence[Key], tail: ConcurrentWrites, since: int) -> SendResult:
         """Send the present rows of ``keys``, and tombstones; on return everything is acknowledged.
 
-        Keys that others have sent after look number ``look`` of ``tail`` are left out. Raises RefusedError,
+        Keys that others have sent after look number ``since`` of ``tail`` are left out. Raises RefusedError,
         ConnectionFailed and ServiceRefused.
         """
         try:
             chunk = self._read(table, keys)
         except ChunkTooLarge:
             half = len(keys) // 2
-            first = self.put(table, keys[:half], tail, look)
-            rest = self.put(table, keys[half:], tail, look)
+            first = self.put(table, keys[:half], tail, since)
+            second_half = self.put(table, keys[half:], tail, since)
             return SendResult(
-                first.rows + rest.rows,
-                first.tombstones + rest.tombstones,
-                first.left_out + rest.left_out,
-                [*first.overtaken, *rest.overtaken],
+                first.rows + second_half.rows,
+                first.tombstones + second_half.tombstones,
+                first.left_out + second_half.left_out,
+                [*first.overtaken, *second_half.overtaken],
             )
         refusals = _FirstRefusal()
         outgoing = OutgoingChunk(self, chunk, self._route(table, chunk), keys, refusals, self._numbers)
@@ -124,7 +124,7 @@ class RowProducer:
         outgoing.encode(window, float("inf"))
         # Immediately before sending: messages that arrive in between are found afterwards.
         tail.advance()
-        window.collect(tail.since(look))
+        window.collect(tail.since(since))
         while not outgoing.is_put:
             outgoing.put(self._batch, window, chunk.high, float("inf"), None)
         self._settle(table)
@@ -134,8 +134,8 @@ class RowProducer:
         overtaken = tail.advance()
         named = {outgoing.message_key(key): key for key in keys} if overtaken else {}
         # A key that PostgreSQL writes differently from the requested one is in none of these.
-        again = [named[key] for key in overtaken if key in named] if overtaken <= named.keys() else keys
-        return SendResult(outgoing.rows, outgoing.tombstones, outgoing.left_out, again if overtaken else ())
+        overtaken_keys = [named[key] for key in overtaken if key in named] if overtaken <= named.keys() else keys
+        return SendResult(outgoing.rows, outgoing.tombstones, outgoing.left_out, overtaken_keys if overtaken else ())
 
     # -- reading -------------------------------------------------------------------------------------------
 
@@ -143,7 +143,7 @@ class RowProducer:
         namespace, _, name = table.partition(".")
         connection = self._connected()
         texts = [key for key in keys if not isinstance(key, bytes)]
-        asked = ChunkRequest(
+        request = ChunkRequest(
             namespace,
             name,
             self._publications,
@@ -152,7 +152,7 @@ class RowProducer:
             key_columns=self._compared.get(table, ()),
             rows=len(texts),
         )
-        chunk = read_chunk(connection, asked, lambda *_: None)
+        chunk = read_chunk(connection, request, lambda *_: None)
         self._keys.setdefault(table, chunk.key)
         return chunk
 
@@ -216,8 +216,8 @@ class RowProducer:
 class _ExistingTopics(KafkaService):
     """Existing topics: none is created."""
 
-    def ensure_topics(self, wanted: Mapping[str, bool]) -> Limits:
-        return self._admin.existing(list(wanted))
+    def ensure_topics(self, topics: Mapping[str, bool]) -> Limits:
+        return self._admin.existing(list(topics))
 
 
 class _RegisteredSchemas(SchemaRegistry):

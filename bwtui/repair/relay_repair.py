@@ -106,11 +106,11 @@ def spellings(status: Mapping[str, Any]) -> dict[str, str]:
 
     Until it has sent a row of a table in this run, even a relay that writes Avro has no schema IDs for it.
     """
-    found: dict[str, str] = {}
+    encodings: dict[str, str] = {}
     for name, table in status.get("tables", {}).items():
         key, value = table.get("key_schema_id"), table.get("value_schema_id")
         if key is not None:
-            found[name] = str(key)
+            encodings[name] = str(key)
         elif value is None and table.get("messages"):
-            found[name] = "json"
-    return found
+            encodings[name] = "json"
+    return encodings

@@ -99,17 +99,17 @@ class RepairOutcome:
 
     def compared(self, after: AuditSummary) -> None:
         """Record the newest comparison, which may lack tables for which something was to be sent."""
-        gone = [
+        not_compared = [
             f"{plan.table} {why}, so topic {plan.topic} could not be checked"
             for plan in self.chosen
             if (why := _not_compared(plan, after))
         ]
-        if gone:
+        if not_compared:
             is_clean = after.verdict == "clean"
             verdict = "indeterminate" if is_clean else after.verdict
-            after = replace(after, verdict=verdict, notes=[*after.notes, *gone])
+            after = replace(after, verdict=verdict, notes=[*after.notes, *not_compared])
         # Each comparison reports them again.
-        self.notes = [note for note in self.notes if note not in gone] + gone
+        self.notes = [note for note in self.notes if note not in not_compared] + not_compared
         self.after = after
 
     @property

@@ -58,11 +58,11 @@ class StandaloneRepair(Repair):
     def _look_at_ends(self) -> None:
         """Record the topics' end offsets before the comparison; a missing topic is refused later."""
         reader, session = self.producer.reader, self.producer.session
-        there = partitions(client_config(self.settings))[1]
+        counts = partitions(client_config(self.settings))[1]
         self._tails = {
             table: ConcurrentWrites(reader, topic, reader.end_offsets(topic), session)
             for table, topic in self.topics.items()
-            if topic in there
+            if topic in counts
         }
 
     def _spelling(self, table: str) -> str | None:
@@ -86,15 +86,15 @@ class StandaloneRepair(Repair):
 
     def _check_spelling(self, plan: TablePlan) -> None:
         """Check that the topic's keys have the encoding that would be sent. Raises RefusedError if not."""
-        own = self._spelled(plan.table)
+        own_encoding = self._spelled(plan.table)
         schemas = Schemas({}, self.ask_registry)
         sample = sample_of(client_config(self.settings), plan.topic, schemas)
-        theirs = plan.spelling or sample.spelling
-        if theirs not in (None, own):
+        topic_encoding = plan.spelling or sample.spelling
+        if topic_encoding not in (None, own_encoding):
             raise RefusedError(
                 f"the keys of topic {plan.topic} are encoded differently from those that the "
                 "repair would send: "
-                f"as {spelling_text(theirs or '')}, not as {spelling_text(own)}",
+                f"as {spelling_text(topic_encoding or '')}, not as {spelling_text(own_encoding)}",
                 "give the -f/--output-format of the topic's relay; consumers would treat a "
                 "differently encoded key "
                 "as a different key",
@@ -121,23 +121,23 @@ class StandaloneRepair(Repair):
         """Send the differences repeatedly until there are none, or the maximum number of rounds is
         reached.
         """
-        wanted: Sequence[TablePlan] = [plan for plan in outcome.chosen if plan.keys]
+        plans: Sequence[TablePlan] = [plan for plan in outcome.chosen if plan.keys]
         for round in range(_ROUNDS):
             if round:
                 self.watch.phase("sending keys that still differ")
-            outcome.sent += self._send_all(wanted)
-            (there := folder / str(round)).mkdir()
+            outcome.sent += self._send_all(plans)
+            (round_folder := folder / str(round)).mkdir()
             # The comparison does not include anything that arrives from here on.
             self._look_at_ends()
-            planner = self._planner(there, "")
+            planner = self._planner(round_folder, "")
             with saying_what_was_sent(outcome):
                 outcome.compared(self.compare(planner.take, self.watch.phase))
-            wanted = _of_both(planner.tables, outcome.chosen)
-            if not wanted:
+            plans = _of_both(planner.tables, outcome.chosen)
+            if not plans:
                 return
-        left = sum(plan.messages for plan in wanted)
+        remaining = sum(plan.messages for plan in plans)
         outcome.notes.append(
-            f"{left:,} keys still differ after they were sent: their relay writes them at the "
+            f"{remaining:,} keys still differ after they were sent: their relay writes them at the "
             "same time, or writes "
             "wrong rows; check that relay, then run 'bwtui repair' again"
         )
@@ -164,21 +164,21 @@ class StandaloneRepair(Repair):
         return sent
 
     def _send_keys(self, status: BackfillStatus, plan: TablePlan, keys: Sequence[Key]) -> BackfillStatus:
-        left, tail, look = keys, self._tails[plan.table], 0
+        remaining, tail, since = keys, self._tails[plan.table], 0
         for _ in range(_TRIES):
-            put = self.producer.put(plan.table, left, tail, look)
+            result = self.producer.put(plan.table, remaining, tail, since)
             status = replace(
                 status,
-                rows=status.rows + put.rows,
-                tombstones=status.tombstones + put.tombstones,
-                left_out=status.left_out + put.left_out,
-                again=status.again + bool(put.overtaken),
+                rows=status.rows + result.rows,
+                tombstones=status.tombstones + result.tombstones,
+                left_out=status.left_out + result.left_out,
+                again=status.again + bool(result.overtaken),
             )
-            if not put.overtaken:
+            if not result.overtaken:
                 return status
-            left, look = put.overtaken, tail.looks
+            remaining, since = result.overtaken, tail.looks
         raise Indeterminate(
-            f"the other relay wrote {len(left):,} keys of {plan.table} during each of {_TRIES} "
+            f"the other relay wrote {len(remaining):,} keys of {plan.table} during each of {_TRIES} "
             "attempts to send them: "
             f"whether topic {plan.topic} has their newest rows is unknown",
             "run 'bwtui repair' again when there are fewer writes; it starts with a new comparison",
@@ -192,11 +192,11 @@ def _chunks(plan: TablePlan) -> Iterator[list[Key]]:
         yield chunk
 
 
-def _of_both(found: Sequence[TablePlan], chosen: Sequence[TablePlan]) -> list[TablePlan]:
+def _of_both(compared: Sequence[TablePlan], chosen: Sequence[TablePlan]) -> list[TablePlan]:
     """Return plans for the keys that were found again after being chosen; others were never confirmed."""
     before = {plan.table: plan for plan in chosen}
     both = []
-    for plan in found:
+    for plan in compared:
         former = before.get(plan.table)
         if former is None or former.keys is None or plan.keys is None:
             continue
@@ -206,13 +206,13 @@ def _of_both(found: Sequence[TablePlan], chosen: Sequence[TablePlan]) -> list[Ta
     return both
 
 
-def _keys_of_both(found: Path, chosen: Path) -> Iterator[Key]:
+def _keys_of_both(compared: Path, chosen: Path) -> Iterator[Key]:
     """Yield the keys of both lists in the second's order; SQLite keeps long lists in a file."""
     with contextlib.closing(sqlite3.connect("", isolation_level=None)) as database:
         database.execute("create table found (key text primary key) without rowid")
         database.execute("begin")
         database.executemany(
-            "insert or ignore into found values (?)", ((repr(key),) for key in read_keys(found))
+            "insert or ignore into found values (?)", ((repr(key),) for key in read_keys(compared))
         )
         for key in read_keys(chosen):
             if database.execute("select 1 from found where key = ?", (repr(key),)).fetchone():

@@ -88,11 +88,11 @@ class StrayList:
             self._write()
 
     def _write(self) -> None:
-        held, self._held = self._held, []
-        homes = self._homes.of(self.topic, [place.key for place in held]) if held else []
+        pending, self._held = self._held, []
+        homes = self._homes.of(self.topic, [place.key for place in pending]) if pending else []
         lines = [
             b"%d %d %s\n" % (place.partition, place.timestamp_ms, base64.b64encode(place.key))
-            for place, home in zip(held, homes, strict=True)
+            for place, home in zip(pending, homes, strict=True)
             if place.partition != home
         ]
         if not lines:
@@ -180,8 +180,8 @@ class _TombstoneProducer:
 
     def settle(self) -> None:
         """Wait until all are acknowledged."""
-        if left := self._producer.flush(_TIMEOUT_SECONDS):
-            self._fail(f"{left:,} tombstones were not acknowledged within {_TIMEOUT_SECONDS:.0f} seconds")
+        if remaining := self._producer.flush(_TIMEOUT_SECONDS):
+            self._fail(f"{remaining:,} tombstones were not acknowledged within {_TIMEOUT_SECONDS:.0f} seconds")
         self._raise()
 
     def _noted(self, error: KafkaError | None, _: object) -> None:

@@ -79,25 +79,25 @@ def wait(relay: str, ids: Sequence[str], on_count: OnCount) -> list[BackfillStat
     The relay remembers only the newest of its finished tasks. Raises ConnectionFailed if the relay ends
     meanwhile, RefusedError for a paused task, Interrupted.
     """
-    seen: dict[str, BackfillStatus] = {}
-    heard = time.monotonic()
+    states: dict[str, BackfillStatus] = {}
+    answered_at = time.monotonic()
     try:
         while True:
             try:
                 now = [one for one in tasks(relay) if one.id in ids]
             except RelayUnresponsive:
                 # The relay was suspended, or its machine is busy: it still has the tasks.
-                if time.monotonic() > heard + _SILENCE_SECONDS:
+                if time.monotonic() > answered_at + _SILENCE_SECONDS:
                     raise
                 continue
-            heard = time.monotonic()
-            seen |= {one.id: one for one in now}
+            answered_at = time.monotonic()
+            states |= {one.id: one for one in now}
             # Unfinished tasks are never dropped.
             running = [one for one in now if not one.is_over]
-            total = sum(one.estimate or 0 for one in seen.values())
-            on_count(sum(one.rows + one.tombstones + one.left_out for one in seen.values()), total)
+            total = sum(one.estimate or 0 for one in states.values())
+            on_count(sum(one.rows + one.tombstones + one.left_out for one in states.values()), total)
             if not running:
-                return list(seen.values())
+                return list(states.values())
             if all(one.state == "paused" for one in running):
                 raise RefusedError(
                     f"{running[0].id} is paused, so the relay sends no more rows of {running[0].table}",

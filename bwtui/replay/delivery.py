@@ -96,7 +96,7 @@ class ReplayDelivery:
         before, began = self._progress.sent, time.monotonic()
         outage = KafkaOutage(self._job.target.client, [route.topic for route in routes], self._is_stopped)
         results = self._send(plan, rows, self._placing(plan, routes, surveys, raw), is_resumed)
-        found = sum(lane.found for lane in results)
+        already_there = sum(lane.found for lane in results)
         doubled = sum(lane.doubled for lane in results)
         while any(lane.unknown for lane in results):
             self._note_cuts(results)
@@ -105,8 +105,8 @@ class ReplayDelivery:
             results = self._send(plan, rows, self._placing(plan, routes, surveys, raw), has_tails=True)
         self._finish(results)
         doubled += self._look_for_late()
-        sent, seconds = self._progress.sent - before - found, time.monotonic() - began
-        return ReplayOutcome(plan, "done", sent, found, doubled, self._progress.sent, seconds)
+        sent, seconds = self._progress.sent - before - already_there, time.monotonic() - began
+        return ReplayOutcome(plan, "done", sent, already_there, doubled, self._progress.sent, seconds)
 
     def _note_cuts(self, results: list[LaneResult]) -> None:
         for row in results:
@@ -162,8 +162,8 @@ class ReplayDelivery:
     def _pace_from(self, plan: ReplayPlan, rows: RowSource) -> int:
         """Return the recorded time at which pacing starts: an earlier run has waited for what is before."""
         reached = max((lane.position for lane in self._progress.lanes.values()), default=-1)
-        is_asked = self._job.options.pace is not None and reached >= 0
-        return (rows.received_at(reached) if is_asked else None) or plan.count.first_received
+        is_paced = self._job.options.pace is not None and reached >= 0
+        return (rows.received_at(reached) if is_paced else None) or plan.count.first_received
 
     def _begin(self, plan: ReplayPlan, routes: list[ReplayRoute]) -> None:
         """Save the plan in the progress before anything is written."""
@@ -195,8 +195,8 @@ class ReplayDelivery:
     ) -> RowPlacement:
         counts = {
             route.first_lane + partition: messages
-            for route, found in zip(routes, surveys, strict=True)
-            for partition, messages in found.messages.items()
+            for route, survey in zip(routes, surveys, strict=True)
+            for partition, messages in survey.messages.items()
         }
         done = {
             lane: (one.position, one.part)
@@ -300,8 +300,8 @@ class ReplayDelivery:
             self._rates.popleft()
         since, before = self._rates[0]
         rate = (done - before) / (now - since) if now > since else 0.0
-        left = (self._progress.total - done) / rate if rate else None
-        self._watch.progress(done, self._progress.total, rate, left)
+        seconds_left = (self._progress.total - done) / rate if rate else None
+        self._watch.progress(done, self._progress.total, rate, seconds_left)
 
     def _finish(self, results: list[LaneResult]) -> None:
         for row in results:

@@ -66,12 +66,12 @@ class FileSelection:
 
     def read(self, file: SealedFile, columns: Sequence[str], start: int = 0) -> Iterator[pa.RecordBatch]:
         """Yield the selected rows of a file from a position on, in order. Raises RefusedError."""
-        found = f"select {', '.join(columns)} from {_from([file])} where {self.where}"
-        found += f" and position >= {start}" if start > file.first_position else ""
+        query = f"select {', '.join(columns)} from {_from([file])} where {self.where}"
+        query += f" and position >= {start}" if start > file.first_position else ""
         try:
             # One thread, which keeps the order; the task's core is busy anyway.
             with duckdb.connect(config={"threads": 1}) as connection:
-                relation = connection.sql(found)
+                relation = connection.sql(query)
                 # Before DuckDB 2.0 it has a different name.
                 reader = getattr(relation, "to_arrow_reader", None) or relation.fetch_record_batch
                 yield from reader(rows_at_a_time([Path(file.path)]))
@@ -103,14 +103,14 @@ class FileSelection:
 
 def chains(files: Sequence[SealedFile]) -> list[list[SealedFile]]:
     """Arrange files in chains: in each chain, a file begins after the end of the one before it."""
-    made: list[list[SealedFile]] = []
+    grouped: list[list[SealedFile]] = []
     for file in sorted(files, key=lambda file: (file.first_position, file.last_position)):
-        chain = next((chain for chain in made if chain[-1].last_position < file.first_position), None)
+        chain = next((chain for chain in grouped if chain[-1].last_position < file.first_position), None)
         if chain is None:
-            made.append([file])
+            grouped.append([file])
         else:
             chain.append(file)
-    return made
+    return grouped
 
 
 def merged(sources: Sequence[Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
@@ -119,17 +119,17 @@ def merged(sources: Sequence[Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBat
     while len(heads) > 1:
         # Rows after the smallest last position may have to follow rows that were not read yet.
         bound = min(batch["position"][-1].as_py() for batch, _ in heads)
-        taken, left = [], []
+        ready, remaining = [], []
         for batch, source in heads:
             count = int(np.searchsorted(batch["position"].to_numpy(), bound, "right"))
-            taken.append(batch.slice(0, count))
+            ready.append(batch.slice(0, count))
             following: pa.RecordBatch | None = batch.slice(count)
             if count == batch.num_rows:
                 following = next(source, None)
             if following is not None:
-                left.append((following, source))
-        heads = left
-        together = pa.concat_batches([batch for batch in taken if batch.num_rows])
+                remaining.append((following, source))
+        heads = remaining
+        together = pa.concat_batches([batch for batch in ready if batch.num_rows])
         yield together.take(pa.array(np.argsort(together["position"].to_numpy(), kind="stable")))
     for batch, source in heads:
         yield batch
@@ -169,38 +169,38 @@ class FileRows:
     def __init__(self, sealed: SealedRecording, selection: ChangeSelection) -> None:
         """Raises UsageError when no file can have any of them."""
         self._selection = selection
-        found = tuple(
+        files = tuple(
             replace(file, path=str((sealed.root / file.path).resolve()))
             for file in files_of(sealed, selection)
         )
         #: Passed to the tasks to read the rows.
-        self.files = FileSelection(found, f"{conditions(selection)} and {sendable(selection)}")
+        self.files = FileSelection(files, f"{conditions(selection)} and {sendable(selection)}")
 
     def of_topics(self, topics: Sequence[str]) -> "FileRows":
         """Return the rows of some topics."""
-        found = copy.copy(self)
+        copied = copy.copy(self)
         names = ", ".join(map(quoted, topics))
-        found.files = replace(self.files, where=f"{self.files.where} and topic in ({names})")
-        return found
+        copied.files = replace(self.files, where=f"{self.files.where} and topic in ({names})")
+        return copied
 
     def count(self, on_rows: Callable[[int, int], None]) -> MessageCount:
         """Count the selected rows, reading small columns only; ``on_rows`` gets rows done, and all rows."""
-        left_out = "false" if self._selection.with_repeats else "is_repeat"
-        found, done, total = MessageCount(), 0, self.count_read
+        repeats = "false" if self._selection.with_repeats else "is_repeat"
+        counts, done, total = MessageCount(), 0, self.count_read
         for files in _shares(self.files.files):
-            for row in self._ask(_COUNT, files, left_out=left_out, where=conditions(self._selection)):
-                found.add(row)
+            for row in self._ask(_COUNT, files, left_out=repeats, where=conditions(self._selection)):
+                counts.add(row)
             done += sum(file.rows for file in files)
             on_rows(done, total)
-        return found
+        return counts
 
-    def among(self, asked: pa.Table) -> pa.Table:
-        """Return position and part of the selected messages, including repeats, that are in ``asked``."""
+    def among(self, reported: pa.Table) -> pa.Table:
+        """Return position and part of the selected messages, including repeats, that are in ``reported``."""
         where = f"{conditions(self._selection)} and {NOT_REFUSED}"
         with _duckdb() as connection:
-            connection.register("asked", asked)
+            connection.register("asked", reported)
             text = _AMONG.format(
-                files=_from(self.files.files), names=", ".join(asked.column_names), where=where
+                files=_from(self.files.files), names=", ".join(reported.column_names), where=where
             )
             return connection.sql(text).to_arrow_table()
 
@@ -212,8 +212,8 @@ class FileRows:
     def received_at(self, position: int) -> int | None:
         """Return when a message at a position was received, in Unix microseconds."""
         files = [file for file in self.files.files if file.first_position <= position <= file.last_position]
-        found = self._ask(_RECEIVED, files, where=f"position = {position}") if files else []
-        return int(found[0].received) if found else None
+        times = self._ask(_RECEIVED, files, where=f"position = {position}") if files else []
+        return int(times[0].received) if times else None
 
     def is_spread(self, topic: str) -> bool:
         """Return whether any key of a topic was in two partitions."""

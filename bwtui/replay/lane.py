@@ -84,8 +84,8 @@ class Lane:
 class SilenceTimeout:
     """Checks whether Kafka is silent for too long; after an error, the limit is shorter until all recover."""
 
-    def __init__(self, heard: LastClientError) -> None:
-        self._heard = heard
+    def __init__(self, errors: LastClientError) -> None:
+        self._heard = errors
         #: When the current error was first seen.
         self._since: float | None = None
 

@@ -95,8 +95,8 @@ class MissingMessages:
         """
         spark = every.sparkSession
         # DuckDB evaluates the selection's query, so that Spark only has to find the resulting messages.
-        wanted = spark.createDataFrame(chosen.among(self._wanted))
-        reported = columns(every).join(wanted, ["position", "part"], "left_semi").localCheckpoint()
+        positions = spark.createDataFrame(chosen.among(self._wanted))
+        reported = columns(every).join(positions, ["position", "part"], "left_semi").localCheckpoint()
         by_topic = {row.topic: row["count"] for row in reported.groupBy("topic").count().collect()}
         if not by_topic:
             raise RefusedError(
@@ -126,11 +126,11 @@ class MissingMessages:
 
     def _counts(self, recorded: int) -> MissingCounts:
         """Count what is sent; the recording has ``recorded`` of the reported messages."""
-        again = f"position >= {_AGAIN}"
+        is_again = f"position >= {_AGAIN}"
         late = "select count(*) from replay_missing left semi join replay_again using (topic, key)"
         row = (
             self.rows()
-            .selectExpr(f"count_if(not {again}) found", f"count_if({again}) again", f"({late}) late")
+            .selectExpr(f"count_if(not {is_again}) found", f"count_if({is_again}) again", f"({late}) late")
             .first()
         )
         assert row is not None
@@ -193,14 +193,14 @@ def _topics(
     config: Config,
     topics: list[str],
     ends: Mapping[str, int] | None,
-    seen: Mapping[tuple[str, int], int],
+    audited_ends: Mapping[tuple[str, int], int],
 ) -> dict[str, DataFrame]:
     """Return the topics' contents when the replay began, and whether timestamps are the messages' own.
 
-    Also return each end when the audit read it (``seen``); its findings are valid for what precedes that end.
+    Also return each end when the audit read it (``audited_ends``); its findings are valid for what precedes that end.
     """
     pinned = pin(config, topics)
-    for place, end in seen.items():
+    for place, end in audited_ends.items():
         if place in pinned.offsets and pinned.offsets[place][1] < end:
             raise RefusedError(
                 f"partition {place[1]} of topic {place[0]} has lost the end of its log since it was verified",
@@ -210,18 +210,18 @@ def _topics(
     for (topic, partition), (low, high) in list(offsets.items()):
         end = (ends or {}).get(f"{topic}/{partition}", high)
         offsets[topic, partition] = (low, max(low, min(high, end)))
-    wanted = ("kind", "topic", "partition", "offset", "timestamp", "key", "value", "headers")
+    columns_read = ("kind", "topic", "partition", "offset", "timestamp", "key", "value", "headers")
     # Records of aborted transactions are neither messages nor latest values.
-    there = read_kafka(spark, config, offsets, columns=wanted, isolation="read_committed")
+    contents = read_kafka(spark, config, offsets, columns=columns_read, isolation="read_committed")
     times = [
         (name, (state.settings or {}).get("message.timestamp.type") != "LogAppendTime")
         for name, state in pinned.topics.items()
     ]
     return {
-        "there": there.where("kind = 'record'"),
+        "there": contents.where("kind = 'record'"),
         "times": spark.createDataFrame(times, "topic string, timed boolean"),
         "seen": spark.createDataFrame(
-            [(*place, end) for place, end in seen.items()], "topic string, partition int, high bigint"
+            [(*place, end) for place, end in audited_ends.items()], "topic string, partition int, high bigint"
         ),
     }
 

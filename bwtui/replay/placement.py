@@ -60,13 +60,13 @@ def lane_counts(batches: Iterable[pa.RecordBatch], routes: Sequence[ReplayRoute]
 
 def surveys(counts: Ints, routes: Sequence[ReplayRoute]) -> list[PartitionSurvey]:
     """Return the distribution of each route's messages from the result of `lane_counts`."""
-    made = []
+    results = []
     for route in routes:
         messages, moved = counts[:, route.first_lane : route.first_lane + route.partitions].tolist()
-        made.append(
+        results.append(
             PartitionSurvey({number: count for number, count in enumerate(messages) if count}, sum(moved))
         )
-    return made
+    return results
 
 
 def _place(batch: pa.RecordBatch, of: Ints, routes: Sequence[ReplayRoute]) -> tuple[Ints, Ints, pa.Array]:
@@ -112,21 +112,21 @@ class RowPlacement:
         for batch in batches:
             of = routes_of(batch["topic"], self.routes)
             lane, _, keys = _place(batch, of, self.routes)
-            wanted = np.ones(len(lane), bool) if task is None else tasks[lane] == task
+            is_own_task = np.ones(len(lane), bool) if task is None else tasks[lane] == task
             if self.done:
-                wanted &= self._left(batch, lane)
+                is_own_task &= self._left(batch, lane)
             rows = batch.set_column(batch.schema.get_field_index("key"), "key", keys)
-            if not wanted.all():
-                rows, lane, of = rows.filter(pa.array(wanted)), lane[wanted], of[wanted]
+            if not is_own_task.all():
+                rows, lane, of = rows.filter(pa.array(is_own_task)), lane[is_own_task], of[is_own_task]
             if rows.num_rows:
                 yield self._made(rows, of, {"lane": lane.astype(np.int32), "task": tasks[lane]})
 
     def _made(self, rows: pa.RecordBatch, of: Ints, more: dict[str, Any]) -> pa.RecordBatch:
         schema = self.schema
-        found = {name: rows[name] for name in schema.names if name in rows.schema.names}
-        found |= {name: pa.array(cells) for name, cells in more.items()}
-        found["value"] = with_ids(rows["value"], rows["value_schema_id"], of, self.routes, "value")
-        return pa.RecordBatch.from_arrays([found[name] for name in schema.names], schema=schema)
+        columns = {name: rows[name] for name in schema.names if name in rows.schema.names}
+        columns |= {name: pa.array(cells) for name, cells in more.items()}
+        columns["value"] = with_ids(rows["value"], rows["value_schema_id"], of, self.routes, "value")
+        return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
     def _left(self, batch: pa.RecordBatch, lane: Ints) -> Any:
         lanes = int(max(lane.max(initial=0), *self.done)) + 1
@@ -152,13 +152,13 @@ def row_headers(columns: Mapping[str, list[Any]]) -> Callable[[int], Any] | None
     """Return a function that returns the headers of a row, or None if no row has headers."""
     if "header_form" not in columns:
         return None
-    said = [columns[name] for name in HEADER_COLUMNS]
+    texts = [columns[name] for name in HEADER_COLUMNS]
     values, raw = columns["value"], columns.get("headers")
 
     def headers(row: int) -> Any:
         if raw is not None and raw[row]:
             return [(one["key"], one["value"]) for one in raw[row]]
-        form, lsn, ordinal, op, xid, session = (column[row] for column in said)
+        form, lsn, ordinal, op, xid, session = (column[row] for column in texts)
         return sent_headers(form, lsn, ordinal, op, xid, session, tombstone=values[row] is None)
 
     return headers

@@ -75,9 +75,9 @@ class ReplayProgress:
 class ProgressFile:
     """The file of one replay, locked while the replay runs."""
 
-    def __init__(self, folder: Path, what: dict[str, Any]) -> None:
-        self.what = what
-        name = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:20]
+    def __init__(self, folder: Path, identity: dict[str, Any]) -> None:
+        self.what = identity
+        name = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:20]
         self.path = folder / f"{name}.json"
         self._saving = threading.Lock()
 
@@ -85,10 +85,10 @@ class ProgressFile:
     def locked(self) -> Iterator[None]:
         """Lock the file against a second run of the same replay. Raises RefusedError or StateFailed."""
         in_use = RefusedError("another process is running this replay", "wait until it has ended")
-        with contextlib.ExitStack() as held:
+        with contextlib.ExitStack() as stack:
             try:
                 self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                held.enter_context(locked(self.path.with_suffix(".lock"), in_use))
+                stack.enter_context(locked(self.path.with_suffix(".lock"), in_use))
             except OSError as error:
                 raise self._failed(error) from error
             yield

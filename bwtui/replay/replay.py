@@ -123,13 +123,13 @@ class Replay:
             seal(place, lambda: session, self._watch.count)
             yield open_sealed(place, check_files=False)
 
-    def _check(self, found: SealedRecording) -> None:
+    def _check(self, sealed: SealedRecording) -> None:
         self._control.phase("checking the recording")
-        rows = found.manifest.rows
+        rows = sealed.manifest.rows
         # The check counts bytes, but progress is shown in rows everywhere.
         check_all(
-            found.root,
-            found.manifest.files,
+            sealed.root,
+            sealed.manifest.files,
             lambda done, all_: self._control.count(rows * done // all_, rows),
         )
 

@@ -29,8 +29,8 @@ def refuse_changed(
     topics.
     """
     for topic in plan.topics:
-        noted = earlier.routes.get(topic.recorded)
-        if noted is None:
+        saved = earlier.routes.get(topic.recorded)
+        if saved is None:
             continue
         if not topic.exists:
             raise RefusedError(
@@ -38,29 +38,29 @@ def refuse_changed(
                 _RESTART,
             )
         # A broker without topic ids reports none.
-        if noted.topic_id != ids.get(topic.topic, noted.topic_id):
+        if saved.topic_id != ids.get(topic.topic, saved.topic_id):
             raise RefusedError(
                 f"topic {topic.topic} was recreated since this replay began: the messages sent to "
                 "it are lost",
                 _RESTART,
             )
-        if noted.partitions != topics[topic.topic]:
+        if saved.partitions != topics[topic.topic]:
             raise RefusedError(
                 f"topic {topic.topic} has {topics[topic.topic]} partitions, but had "
-                f"{noted.partitions} when this "
+                f"{saved.partitions} when this "
                 "replay began: keys would move to different partitions",
                 _RESTART,
             )
-        if noted.hash != placed_by:
+        if saved.hash != placed_by:
             raise RefusedError(
-                f"this replay began with the partitioner hash {noted.hash}, not {placed_by}: keys "
+                f"this replay began with the partitioner hash {saved.hash}, not {placed_by}: keys "
                 "would move to "
                 "different partitions",
                 f"give the same partitioner with -C as before, or {_RESTART}",
             )
         for use in plan.schemas.uses:
             if use.recorded_topic == topic.recorded:
-                _refuse_other_id(use, noted)
+                _refuse_other_id(use, saved)
 
 
 def refuse_cut(progress: ReplayProgress, pinned: PinnedTopics) -> None:
@@ -76,8 +76,8 @@ def refuse_cut(progress: ReplayProgress, pinned: PinnedTopics) -> None:
             )
 
 
-def _refuse_other_id(use: SchemaUse, noted: RouteProgress) -> None:
-    before = (noted.keys if use.part == "key" else noted.values).get(use.recorded_id)
+def _refuse_other_id(use: SchemaUse, saved: RouteProgress) -> None:
+    before = (saved.keys if use.part == "key" else saved.values).get(use.recorded_id)
     if before in (None, use.id):
         return
     now = "is not registered there" if use.id is None else f"would be under {use.id}"

@@ -65,7 +65,7 @@ def with_ids(cells: pa.Array, ids: pa.Array, of: Ints, routes: Sequence[ReplayRo
     if not has_id.any():
         return cells
     recorded = pc.fill_null(ids, 0).to_numpy(zero_copy_only=False)
-    wanted = recorded.copy()
+    new_ids = recorded.copy()
     for number, route in enumerate(routes):
         here = has_id & (of == number)
         for schema in np.unique(recorded[here]).tolist():
@@ -75,15 +75,15 @@ def with_ids(cells: pa.Array, ids: pa.Array, of: Ints, routes: Sequence[ReplayRo
                 raise RefusedError(
                     f"schema {schema} of topic {route.recorded} has no id in the target registry", hint
                 )
-            wanted[here & (recorded == schema)] = written_id
+            new_ids[here & (recorded == schema)] = written_id
     starts, lengths, data = parts_of(cells)
     rows = np.flatnonzero(has_id)
     _check(data, starts[rows], lengths[rows], recorded[rows], part)
-    changed = np.flatnonzero(has_id & (wanted != recorded))
+    changed = np.flatnonzero(has_id & (new_ids != recorded))
     if not len(changed):
         return cells
     written = data.copy()
-    written[starts[changed][:, None] + _ID] = wanted[changed].astype(">u4").view(np.uint8).reshape(-1, 4)
+    written[starts[changed][:, None] + _ID] = new_ids[changed].astype(">u4").view(np.uint8).reshape(-1, 4)
     validity, offsets, _ = cells.buffers()
     buffers = [validity, offsets, pa.py_buffer(written)]
     return pa.Array.from_buffers(pa.binary(), len(cells), buffers, offset=cells.offset)
@@ -102,8 +102,8 @@ def _check(
             "wire format",
             _CHECK,
         )
-    found = data[starts[:, None] + _ID].reshape(-1).view(">u4")
-    if (found != ids).any():
+    written_ids = data[starts[:, None] + _ID].reshape(-1).view(">u4")
+    if (written_ids != ids).any():
         raise DamagedRecording(
             f"the schema id in a recorded {part} differs from the one recorded for it", _CHECK
         )
@@ -148,13 +148,13 @@ def murmur2(keys: pa.Array) -> Ints:
         # Keys of one length already form a matrix.
         (length,) = different
         cells = data[starts[0] : starts[0] + len(keys) * length]
-        found = _murmur2(cells.reshape(len(keys), length), length)
+        hashes = _murmur2(cells.reshape(len(keys), length), length)
     else:
-        found = np.zeros(len(keys), np.uint32)
+        hashes = np.zeros(len(keys), np.uint32)
         for length in different:
             rows = np.flatnonzero(lengths == length)
-            found[rows] = _murmur2(data[starts[rows][:, None] + np.arange(length)], length)
-    return (found & np.uint32(0x7FFFFFFF)).astype(np.int64)
+            hashes[rows] = _murmur2(data[starts[rows][:, None] + np.arange(length)], length)
+    return (hashes & np.uint32(0x7FFFFFFF)).astype(np.int64)
 
 
 def _murmur2(keys: npt.NDArray[np.uint8], length: int) -> npt.NDArray[np.uint32]:

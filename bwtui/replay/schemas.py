@@ -104,9 +104,9 @@ def find_ids(schemas: SchemaMap, registry: "SchemaRegistry", same: Iterable[str]
                 use.id = use.recorded_id
                 continue
             if keep:
-                what = "no schema" if text is None else "a different schema"
+                schema = "no schema" if text is None else "a different schema"
                 raise RefusedError(
-                    f"the registry at {registry.url_without_user} has {what} under id {use.recorded_id}, "
+                    f"the registry at {registry.url_without_user} has {schema} under id {use.recorded_id}, "
                     f"to which messages of {use.recorded_topic} refer",
                     "leave out --keep-ids; the replay then registers the schemas and maps their ids",
                 )
@@ -121,8 +121,8 @@ def register(schemas: SchemaMap, registry: "SchemaRegistry") -> None:
             use.id = registry.register_id(use.subject, use.text)
 
 
-def _is_same(one: str, other: str) -> bool:
+def _is_same(first: str, second: str) -> bool:
     try:
-        return bool(json.loads(one) == json.loads(other))
+        return bool(json.loads(first) == json.loads(second))
     except ValueError:
-        return one == other
+        return first == second

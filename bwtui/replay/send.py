@@ -111,8 +111,8 @@ def _sizes(batch: pa.RecordBatch) -> Ints:
 def _by_lane(lanes: npt.NDArray[np.int32]) -> Iterator[tuple[int, Ints]]:
     """Yield each lane with the indexes of its rows, in order."""
     order = np.argsort(lanes, kind="stable")
-    found, starts = np.unique(lanes[order], return_index=True)
-    yield from zip(found.tolist(), np.split(order, starts[1:]), strict=True)
+    lane_numbers, starts = np.unique(lanes[order], return_index=True)
+    yield from zip(lane_numbers.tolist(), np.split(order, starts[1:]), strict=True)
 
 
 class _LaneSender:
@@ -188,9 +188,9 @@ class _LaneSender:
         if want and not self._granted:
             # With a rate limit, the coordinator grants less.
             self._ask(MOST)
-        found = min(want, self._granted)
-        self._granted -= found
-        return found
+        allowed = min(want, self._granted)
+        self._granted -= allowed
+        return allowed
 
     def _due(self, received: list[int], at: int, until: int) -> int:
         """Return the end of the rows that are due; waits a little when none is."""
@@ -198,11 +198,11 @@ class _LaneSender:
         assert pace is not None
         now = self._clock[0] + time.monotonic() - self._clock[1]
         reached = self._work.pace_from + int(now * pace * 1_000_000)
-        found = bisect_right(received, reached, at, until)
-        if found == at:
+        due = bisect_right(received, reached, at, until)
+        if due == at:
             early = (received[at] - reached) / 1_000_000 / pace
             self._poll(max(0.0, min(early, _WAIT_SECONDS)))
-        return found
+        return due
 
     def _is_full(self) -> bool:
         return len(self._producer) >= _IN_FLIGHT or self._bytes >= _IN_FLIGHT_BYTES
@@ -219,7 +219,7 @@ class _LaneSender:
     # -- what is sent --------------------------------------------------------------------------------------
 
     def _hand_over(self, columns: Mapping[str, list[Any]], sizes: Ints, by_lane: dict[int, Ints]) -> None:
-        rest: list[tuple[Lane, Ints]] = []
+        deferred: list[tuple[Lane, Ints]] = []
         for number, rows in by_lane.items():
             lane = self._lanes.get(number) or self._open(number)
             has_tail = lane.tail is not None and not lane.tail.is_passed
@@ -227,10 +227,10 @@ class _LaneSender:
             first = 0 if lane.handed else 1
             if len(unfound[:first]):
                 self._send_lane(lane, columns, sizes, unfound[:first])
-            rest.append((lane, unfound[first:]))
-        while not self._is_cut and any(lane.handed and not lane.acknowledged for lane, _ in rest):
+            deferred.append((lane, unfound[first:]))
+        while not self._is_cut and any(lane.handed and not lane.acknowledged for lane, _ in deferred):
             self._poll(_WAIT_SECONDS)
-        for lane, unfound in rest:
+        for lane, unfound in deferred:
             if len(unfound) and not self._is_cut:
                 self._send_lane(lane, columns, sizes, unfound)
 
@@ -389,5 +389,5 @@ class _LaneSender:
                 "replay again to resume",
             )
         timed_out = error.code() in (KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT)
-        heard = self._heard.error if timed_out and self._heard.error else error
-        return plain_kafka_error(heard, self._work.client, topic)
+        cause = self._heard.error if timed_out and self._heard.error else error
+        return plain_kafka_error(cause, self._work.client, topic)

@@ -37,7 +37,7 @@ def progress_file(
 ) -> ProgressFile:
     """Return the progress file of this replay; its name is derived from what identifies the replay."""
     selection, options = job.selection, job.options
-    what = {
+    identity = {
         "recording": recording,
         "cluster": cluster,
         "prefix": options.prefix,
@@ -50,7 +50,7 @@ def progress_file(
         "with_repeats": selection.with_repeats,
         "missing": missing.digest if missing is not None else None,
     }
-    return ProgressFile(job.state, what)
+    return ProgressFile(job.state, identity)
 
 
 class ReplaySteps:
@@ -128,8 +128,8 @@ class ReplaySteps:
             rows = found = FileRows(self._sealed, self._job.selection)
             counted = found.count(self._control.count)
         prefix = str(self._sealed.manifest.source.get("topic_prefix") or "")
-        wanted = self._job.options.prefix
-        names = {recorded: target_topic(recorded, prefix, wanted) for recorded in sorted(counted.topics)}
+        requested_prefix = self._job.options.prefix
+        names = {recorded: target_topic(recorded, prefix, requested_prefix) for recorded in sorted(counted.topics)}
         refuse_names(names, self._topics)
         plan = ReplayPlan(counted, missing=None if self._missing is None else self._missing.counts)
         for recorded, topic in names.items():
@@ -205,9 +205,9 @@ class ReplaySteps:
         if plan.schemas.new and target.registry is not None:
             register(plan.schemas, target.registry)
         # Topics may have changed while the recording was sealed or the user was asked.
-        _, found = partitions(target.client)
+        _, counts = partitions(target.client)
         for topic in plan.topics:
-            if topic.topic not in found:
+            if topic.topic not in counts:
                 target.make_topic(topic.topic, topic.has_keys)
         return self._when_ready([topic.topic for topic in plan.topics])
 
@@ -270,17 +270,17 @@ class ReplaySteps:
         self, plan: ReplayPlan, rows: Rows, routes: list[ReplayRoute], surveys: list[PartitionSurvey]
     ) -> bool:
         """Keep recorded partitions where keys would choose different ones; return whether any are kept."""
-        are_kept = False
+        keeps_any = False
         for route, survey in zip(routes, surveys, strict=True):
             if survey.moved and self._can_keep(plan, route, rows):
-                route.keeps_partitions = are_kept = True
+                route.keeps_partitions = keeps_any = True
             elif survey.moved:
                 plan.notes.append(
                     f"{survey.moved:,} messages of {route.recorded} go to different partitions of "
                     f"{route.topic} than "
                     "recorded: its keys are encoded differently, or it has a different number of partitions"
                 )
-        return are_kept
+        return keeps_any
 
     def _can_keep(self, plan: ReplayPlan, route: ReplayRoute, rows: Rows) -> bool:
         count = plan.count.topics[route.recorded]

@@ -86,8 +86,8 @@ def topic_ids(config: Config, topics: Iterable[str]) -> dict[str, str]:
             number = answer.result(REQUEST_SECONDS).topic_id
         except KafkaException as error:
             raise plain_kafka_error(error.args[0], config, name) from error
-        is_known = bool(number.get_most_significant_bits() or number.get_least_significant_bits())
-        ids[name] = str(number) if is_known else ""
+        has_id = bool(number.get_most_significant_bits() or number.get_least_significant_bits())
+        ids[name] = str(number) if has_id else ""
     return ids
 
 
@@ -102,14 +102,14 @@ def fitting(config: Config, producer: Mapping[str, Any], topics: Iterable[str]) 
     size = int(producer.get("batch.size", _BATCH_SIZE))
     for resource, answer in admin.describe_configs(resources, request_timeout=REQUEST_SECONDS).items():
         try:
-            found = answer.result()["max.message.bytes"].value
+            limit = answer.result()["max.message.bytes"].value
         except KafkaException as error:
             # Without the right to read the limit, too large batches are only noticed when the broker rejects
             # them.
             if error.args[0].code() in AUTHENTICATION_ERRORS:
                 continue
             raise plain_kafka_error(error.args[0], config, resource.name) from error
-        size = min(size, max(1, int(found) - _BATCH_OVERHEAD))
+        size = min(size, max(1, int(limit) - _BATCH_OVERHEAD))
     return {**producer, "batch.size": size}
 
 
@@ -125,18 +125,18 @@ def held(
     """
     places = [place for place, (low, high) in pinned.offsets.items() if place[0] in windows and high > low]
     first = _offsets(config, {place: windows[place[0]][0] for place in places})
-    behind = _offsets(config, {place: windows[place[0]][1] + 1 for place in places})
+    ends = _offsets(config, {place: windows[place[0]][1] + 1 for place in places})
     counts: dict[str, dict[int, int]] = {}
     for topic, partition in places:
         low, high = pinned.offsets[topic, partition]
         settings = pinned.topics[topic].settings or {}
-        start, end = first[topic, partition], behind[topic, partition]
+        start, end = first[topic, partition], ends[topic, partition]
         if settings.get("message.timestamp.type") == "LogAppendTime":
             start, end = low, high
         start, end = (high if start < 0 else start), (high if end < 0 else end)
         if end > start:
             counts.setdefault(topic, {})[partition] = end - start
-    later = [Split(*place, behind[place], pinned.offsets[place][1]) for place in places if behind[place] >= 0]
+    later = [Split(*place, ends[place], pinned.offsets[place][1]) for place in places if ends[place] >= 0]
     return counts | _held_behind(config, [split for split in later if split.topic not in counts], windows)
 
 
@@ -163,10 +163,10 @@ def _offsets(config: Config, times: Mapping[tuple[str, int], int]) -> dict[tuple
     settings = {**config, "group.id": "bwtui-unused", "enable.auto.commit": False}
     consumer = new_client(Consumer, settings)
     try:
-        asked = [TopicPartition(*place, time) for place, time in times.items()]
+        requests = [TopicPartition(*place, time) for place, time in times.items()]
         return {
             (at.topic, at.partition): at.offset
-            for at in consumer.offsets_for_times(asked, timeout=REQUEST_SECONDS)
+            for at in consumer.offsets_for_times(requests, timeout=REQUEST_SECONDS)
         }
     except KafkaException as error:
         raise plain_kafka_error(error.args[0], config) from error

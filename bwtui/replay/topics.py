@@ -12,12 +12,12 @@ _OTHER = "choose a different --topic-prefix"
 _HOUR, _DAY = 3_600_000, 86_400_000
 
 
-def refuse_names(names: Mapping[str, str], there: Mapping[str, int]) -> None:
-    """Raise if target topics (by recorded one) have names that collide, with each other or with ``there``."""
+def refuse_names(names: Mapping[str, str], existing: Mapping[str, int]) -> None:
+    """Raise if target topics (by recorded one) have names that collide, with each other or with ``existing``."""
     if len(set(names.values())) < len(names):
         raise UsageError("two recorded topics would be replayed to the same topic", _OTHER)
-    new = set(names.values()) - there.keys()
-    for group in colliding_topics([*there, *new]) if new else ():
+    new = set(names.values()) - existing.keys()
+    for group in colliding_topics([*existing, *new]) if new else ():
         if new.intersection(group):
             raise RefusedError(
                 f"the names of topics {' and '.join(group)} differ only in dots and underscores, "
@@ -35,11 +35,11 @@ def judge_topic(state: TopicState, count: TopicMessageCount) -> list[str]:
             f"topic {state.name} is compacted, and {count.without_key:,} of its messages {has} no key",
             f"exclude them with --table or --where, or {_OTHER}",
         )
-    kept = int((state.settings or {}).get("retention.ms", -1))
+    retention_ms = int((state.settings or {}).get("retention.ms", -1))
     by_us = (state.settings or {}).get("message.timestamp.type") != "LogAppendTime"
-    if state.deletes and by_us and 0 <= kept < time.time() * 1000 - count.first_stamp:
+    if state.deletes and by_us and 0 <= retention_ms < time.time() * 1000 - count.first_stamp:
         return [
-            f"topic {state.name} keeps messages for {_span(kept)}: Kafka will remove replayed "
+            f"topic {state.name} keeps messages for {_span(retention_ms)}: Kafka will remove replayed "
             "messages that are "
             "older"
         ]

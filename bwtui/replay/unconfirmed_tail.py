@@ -28,13 +28,13 @@ _CREATE_TIME = 1
 class UnconfirmedTail:
     """The messages of a partition from some offset on, as of the time it was read."""
 
-    def __init__(self, found: list[tuple[int, int]], *, with_times: bool) -> None:
-        """``found`` has the digest and the offset of each message."""
-        self._found = found
+    def __init__(self, records: list[tuple[int, int]], *, with_times: bool) -> None:
+        """``records`` has the digest and the offset of each message."""
+        self._found = records
         self._with_times = with_times
         self._at = 0
         self._seen = 0
-        self.is_passed = not found
+        self.is_passed = not records
 
     @property
     def doubtful(self) -> int:
@@ -45,9 +45,9 @@ class UnconfirmedTail:
         """Return the offset of the recording's next message; None if it and all after it are missing."""
         if self.is_passed:
             return None
-        wanted = digest(key, value, stamp if self._with_times else 0)
+        expected = digest(key, value, stamp if self._with_times else 0)
         for at in range(self._at, len(self._found)):
-            if self._found[at][0] == wanted:
+            if self._found[at][0] == expected:
                 self._at = at + 1
                 self._seen += 1
                 return self._found[at][1]
@@ -99,14 +99,14 @@ class LaneCutoff:
 
 
 def came_twice(
-    config: Config, cuts: Mapping[tuple[str, int], LaneCutoff], noted: Callable[[tuple[str, int]], int]
+    config: Config, cuts: Mapping[tuple[str, int], LaneCutoff], acknowledged: Callable[[tuple[str, int]], int]
 ) -> int:
     """Return the maximum number of messages that are in the partitions twice after the cuts.
 
     ``noted(place)`` returns the number of durable messages of a lane. If Kafka does not answer, all messages
     without a delivery report may be there twice.
     """
-    return sum(_of_one(config, place, cut, noted(place) - cut.noted) for place, cut in cuts.items())
+    return sum(_of_one(config, place, cut, acknowledged(place) - cut.noted) for place, cut in cuts.items())
 
 
 def _of_one(config: Config, place: tuple[str, int], cut: LaneCutoff, sent: int) -> int:

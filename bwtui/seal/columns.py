@@ -79,8 +79,8 @@ def of_changes(
     """Return the columns that depend on a change's transaction, block and pass."""
     change = layout.change
     lsn, ordinal = places.lsn[change], places.ordinal[change]
-    seen_lsn, seen_ordinal = context.seen
-    repeats = (lsn < seen_lsn) | ((lsn == seen_lsn) & (ordinal <= seen_ordinal))
+    last_lsn, last_ordinal = context.seen
+    repeats = (lsn < last_lsn) | ((lsn == last_lsn) & (ordinal <= last_ordinal))
     if gathered.is_rows:
         repeats = np.zeros(len(change), bool)
     reasons = np.zeros(len(gathered.frames), np.int32)
@@ -161,7 +161,7 @@ def of_texts(texts: Sequence[ChangeTexts], layout: RowLayout, values: pa.Array) 
     """Return the columns of row contents; ``values`` are the values of the rows' messages."""
     _, ops, befores, afters, new_keys, old_keys, unchanged, filled = zip(*texts, strict=True)
     before, after, key_json = (
-        layout.by_change(pa.array(found, pa.string())) for found in (befores, afters, new_keys)
+        layout.by_change(pa.array(column, pa.string())) for column in (befores, afters, new_keys)
     )
     codes = np.array(ops, np.int32)[layout.change]
     if before.null_count < len(before) or after.null_count:
@@ -183,18 +183,18 @@ def of_texts(texts: Sequence[ChangeTexts], layout: RowLayout, values: pa.Array) 
 def of_tables(tables: Ints, names: Sequence[tuple[str, str]], layout: RowLayout) -> Columns:
     """Return the columns schema and table; ``tables`` has indexes into ``names``."""
     codes = tables[layout.change]
-    found = {}
+    by_relation = {}
     for column, texts in zip(("schema", "table"), zip(*names, strict=True), strict=True):
         distinct = list(dict.fromkeys(texts))
         code = np.array([distinct.index(text) for text in texts], np.int32)
-        found[column] = _coded(code[codes], distinct)
-    return found
+        by_relation[column] = _coded(code[codes], distinct)
+    return by_relation
 
 
-def _lists(found: Sequence[list[str] | None]) -> pa.Array:
-    if any(found):
-        return pa.array([one or [] for one in found], pa.list_(pa.string()))
-    return pa.ListArray.from_arrays(pa.array(np.zeros(len(found) + 1, np.int32)), pa.array([], pa.string()))
+def _lists(lists: Sequence[list[str] | None]) -> pa.Array:
+    if any(lists):
+        return pa.array([one or [] for one in lists], pa.list_(pa.string()))
+    return pa.ListArray.from_arrays(pa.array(np.zeros(len(lists) + 1, np.int32)), pa.array([], pa.string()))
 
 
 def _coded(codes: npt.NDArray[np.int32], names: Sequence[str], nulls: Mask | None = None) -> pa.Array:

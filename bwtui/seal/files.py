@@ -200,9 +200,9 @@ def checked_file(path: Path, expected: list[list[int]], file: SealedFile) -> Sea
     """
     sync(path)
     coded = CODED if file.kind == "changes" else None
-    with pq.ParquetFile(path, page_checksum_verification=True, read_dictionary=coded) as found:
-        groups = (found.read_row_group(at) for at in range(found.num_row_groups))
-        if found.metadata.num_rows != file.rows or [digests(group) for group in groups] != expected:
+    with pq.ParquetFile(path, page_checksum_verification=True, read_dictionary=coded) as parquet:
+        groups = (parquet.read_row_group(at) for at in range(parquet.num_row_groups))
+        if parquet.metadata.num_rows != file.rows or [digests(group) for group in groups] != expected:
             raise BwtuiError(f"{path} does not contain the data that was written to it", "check the disk")
     return replace(file, bytes=path.stat().st_size, sha256=sha256_of(path))
 

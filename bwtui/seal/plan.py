@@ -115,26 +115,26 @@ def locate(work: Path, sealed: Path, part: str, file: SealedFile) -> Path:
 
 def _whole_parts(work: Path, sealed: Path, todo: Sequence[SegmentReader]) -> dict[str, SealedPart]:
     """Return complete parts of an earlier run that are about these segments; remove all others."""
-    wanted = {segment.name: digest_of(segment.foot) for segment in todo}
+    digests = {segment.name: digest_of(segment.foot) for segment in todo}
     parts: dict[str, SealedPart] = {}
     for folder in sorted(work.iterdir()):
         if not folder.is_dir():
             folder.unlink()
             continue
-        part = _whole_part(work, sealed, folder, wanted) if _PART.fullmatch(folder.name) else None
+        part = _whole_part(work, sealed, folder, digests) if _PART.fullmatch(folder.name) else None
         if part is None:
             shutil.rmtree(folder)
         else:
             parts[folder.name] = part
             for segment in part.segments:
-                del wanted[segment.name]
+                del digests[segment.name]
     return parts
 
 
-def _whole_part(work: Path, sealed: Path, folder: Path, wanted: dict[str, str]) -> SealedPart | None:
+def _whole_part(work: Path, sealed: Path, folder: Path, digests: dict[str, str]) -> SealedPart | None:
     try:
         part = read_part(folder)
-        if any(wanted.get(segment.name) != segment.digest for segment in part.segments):
+        if any(digests.get(segment.name) != segment.digest for segment in part.segments):
             return None
         for file in part.files:
             if sha256_of(locate(work, sealed, folder.name, file)) != file.sha256:

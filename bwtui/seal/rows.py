@@ -68,13 +68,13 @@ class SealedRowMaker:
         position: int,
     ) -> Iterator[SealedRows]:
         """Yield the rows of any batch, by assembling its changes."""
-        found: dict[tuple[tuple[str, str], int], list[tuple[object, ...]]] = {}
+        by_table: dict[tuple[tuple[str, str], int], list[tuple[object, ...]]] = {}
         schema, table, time = (SCHEMA.get_field_index(name) for name in ("schema", "table", "commit_time"))
         for change in Assembly(block, batch, context, deliveries, position).changes():
             for row in message_rows(change):
                 where = ((str(row[schema]), str(row[table])), int(row[time]) // HOUR_US)
-                found.setdefault(where, []).append(row)
-        for (name, hour), rows in found.items():
+                by_table.setdefault(where, []).append(row)
+        for (name, hour), rows in by_table.items():
             columns = [
                 pa.array(values, type=one.type)
                 for values, one in zip(zip(*rows, strict=True), SCHEMA, strict=True)
@@ -167,6 +167,6 @@ class _TextFunctions(dict[bytes, Callable[[bytes], ChangeTexts]]):
 
     def __missing__(self, key: bytes) -> Callable[[bytes], ChangeTexts]:
         maker = self._maker.maker(int.from_bytes(key[1:], "big"), self._context)
-        made = {ord("I"): maker.insert, ord("U"): maker.update, ord("D"): maker.delete}[key[0]]
-        self[key] = made
-        return made
+        function = {ord("I"): maker.insert, ord("U"): maker.update, ord("D"): maker.delete}[key[0]]
+        self[key] = function
+        return function

@@ -106,13 +106,13 @@ def _own_folder(sealing: Path) -> Path:
     """
     work = sealing / f"{secrets.token_hex(4)}.run"
     sealing.mkdir(mode=0o700, exist_ok=True)
-    for left in list(sealing.iterdir()):
-        if left.suffix == ".run" and not work.exists():
-            left.rename(work)
-        elif left.is_dir():
-            shutil.rmtree(left)
+    for leftover in list(sealing.iterdir()):
+        if leftover.suffix == ".run" and not work.exists():
+            leftover.rename(work)
+        elif leftover.is_dir():
+            shutil.rmtree(leftover)
         else:
-            left.unlink()
+            leftover.unlink()
     work.mkdir(mode=0o700, exist_ok=True)
     return work
 
@@ -191,9 +191,9 @@ def _schemas_file(sealed: Path, relative: str, schemas: list[dict[str, Any]]) ->
 
 def _remove_strangers(sealed: Path, manifest: Manifest) -> None:
     """Remove the leftovers of a killed run, so that a reader of all Parquet files reads no row twice."""
-    ours = {sealed / file.path for file in manifest.files}
+    listed = {sealed / file.path for file in manifest.files}
     for path in sealed.rglob("*.parquet"):
-        if path not in ours:
+        if path not in listed:
             path.unlink()
 
 

@@ -90,17 +90,17 @@ def read_part(folder: Path) -> SealedPart:
 def run(task: SealTask) -> int:
     """Run a task; return the number of sealed changes. Raises DamagedRecording, StateFailed or OSError."""
     work = Path(task.work)
-    made = work / f"{task.name}.{secrets.token_hex(4)}.tmp"
+    folder = work / f"{task.name}.{secrets.token_hex(4)}.tmp"
     # Do not create parents: if the run has ended, its folder is missing, and this task fails here.
-    made.mkdir(mode=0o700)
+    folder.mkdir(mode=0o700)
     try:
-        part = _SegmentSealer(task, made).part()
-        write_durably(made / PART, with_checksum(asdict(part)))
-        sync_folders(made)
-        made.rename(work / task.name)
+        part = _SegmentSealer(task, folder).part()
+        write_durably(folder / PART, with_checksum(asdict(part)))
+        sync_folders(folder)
+        folder.rename(work / task.name)
         sync(work)
     except BaseException:
-        shutil.rmtree(made, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
         raise
     return sum(segment.changes for segment in part.segments)
 
@@ -127,12 +127,12 @@ class _SegmentRange(Sequence[SegmentReader]):
 
 
 class _SegmentSealer:
-    def __init__(self, task: SealTask, made: Path) -> None:
+    def __init__(self, task: SealTask, folder: Path) -> None:
         self._task = task
-        self._made = made
+        self._made = folder
         self._segments = _SegmentRange(Path(task.folder), task.first)
         self._book = DeliveryBook(self._segments)
-        self._files = PartFiles(made, task.name)
+        self._files = PartFiles(folder, task.name)
         self._rows = SealedRowMaker()
         self._gathered = BatchGroup()
         self._context = SegmentContext()
@@ -168,10 +168,10 @@ class _SegmentSealer:
 
     def _seal(self, segment: SegmentReader) -> None:
         position = segment.first_position
-        found = segment.transactions()
+        transactions = segment.transactions()
         for block, entry in zip(_content(segment), segment.index, strict=True):
             if block.kind in BATCHES:
-                self._count(segment, block, [next(found) for _ in range(entry.transactions)], position)
+                self._count(segment, block, [next(transactions) for _ in range(entry.transactions)], position)
                 if entry.changes:
                     self._take(segment, block, read_batch(block, segment.name), position)
                     position += entry.changes

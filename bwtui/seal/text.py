@@ -106,8 +106,8 @@ class TextMaker:
         row, _ = self._format(scope, plain=False)
         key = "None"
         if self._key_places:
-            known = " and ".join(f"f{i} is not None" for i in self._key_places)
-            key = f"{self._format(scope, plain=False)[1]} if {known} else None"
+            has_key = " and ".join(f"f{i} is not None" for i in self._key_places)
+            key = f"{self._format(scope, plain=False)[1]} if {has_key} else None"
         assign = ", ".join(f"f{i}" for i in range(len(pieces)))
         return [
             "def nulls(row):",

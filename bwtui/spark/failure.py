@@ -104,9 +104,9 @@ def _help_for(text: str) -> str:
 
 def _unmarked(text: str) -> BwtuiError:
     kind, message, hint = json.loads(text)["error"]
-    made = getattr(errors, kind, BwtuiError)
-    assert issubclass(made, BwtuiError)
-    error: BwtuiError = made(message, hint)
+    error_class = getattr(errors, kind, BwtuiError)
+    assert issubclass(error_class, BwtuiError)
+    error: BwtuiError = error_class(message, hint)
     return error
 
 

@@ -12,13 +12,13 @@ def as_interrupts() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    ours = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) is signal.SIG_DFL]
-    for number in ours:
+    handled = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) is signal.SIG_DFL]
+    for number in handled:
         signal.signal(number, signal.default_int_handler)
     try:
         yield
     finally:
         # Only the main thread may restore handlers; if another one closes the session, the process ends soon.
         if threading.current_thread() is threading.main_thread():
-            for number in ours:
+            for number in handled:
                 signal.signal(number, signal.SIG_DFL)

@@ -46,8 +46,8 @@ def class_archive(java: Path) -> ClassArchive:
 
 def _installed() -> list[Path]:
     home = os.environ.get("JAVA_HOME")
-    found = shutil.which("java")
-    return ([Path(home) / "bin" / "java"] if home else []) + ([Path(found)] if found else [])
+    path = shutil.which("java")
+    return ([Path(home) / "bin" / "java"] if home else []) + ([Path(path)] if path else [])
 
 
 def _runs_spark(java: Path) -> bool:

@@ -156,16 +156,16 @@ def java_options() -> list[str]:
 
 def _environment(master: str) -> dict[str, str]:
     """Return this process's environment with the right SPARK_HOME for the session."""
-    kept = {name: value for name, value in os.environ.items() if name != "SPARK_HOME"}
+    environment = {name: value for name, value in os.environ.items() if name != "SPARK_HOME"}
     if sys.flags.ignore_environment:
         # Workers do not inherit this interpreter's flags, but must find the same packages.
-        kept.pop("PYTHONPATH", None)
+        environment.pop("PYTHONPATH", None)
     # Spark starts workers with -m, so a random.py in the current folder would shadow Python's own.
-    kept["PYTHONSAFEPATH"] = "1"
+    environment["PYTHONSAFEPATH"] = "1"
     # With a SPARK_HOME, local tasks import PySpark from its zip archive, which has no compiled files: the
     # first job takes 0.8 s longer. Without it, they import it from this interpreter's packages. YARN needs
     # SPARK_HOME to send its contents.
-    return kept if master.startswith("local") else kept | {"SPARK_HOME": str(_HOME)}
+    return environment if master.startswith("local") else environment | {"SPARK_HOME": str(_HOME)}
 
 
 def _command(java: list[str], folder: Path, memory: str, settings: Sequence[tuple[str, str]]) -> list[str]:

@@ -110,13 +110,13 @@ def _check(rows: DataFrame) -> None:
     missing = sorted(_NEEDED - set(rows.columns))
     unknown = sorted(set(rows.columns) - set(_COLUMNS))
     if missing or unknown:
-        what = (
+        problem = (
             f"lacks columns: {', '.join(missing)}"
             if missing
             else (f"has unknown columns: {', '.join(unknown)}")
         )
         raise RefusedError(
-            f"the DataFrame to write to Kafka {what}",
+            f"the DataFrame to write to Kafka {problem}",
             f"the allowed columns are {', '.join(sorted(_COLUMNS))}",
         )
     conf = rows.sparkSession.sparkContext.getConf()
@@ -173,9 +173,9 @@ class KafkaWriter(DataSourceArrowWriter):
         total: dict[tuple[str, int], PartitionWrites] = {}
         for message in messages:
             for one in message.written if isinstance(message, TaskWrites) else ():
-                known = total.setdefault((one.topic, one.partition), one)
-                if known is not one:
-                    known.add(one)
+                written = total.setdefault((one.topic, one.partition), one)
+                if written is not one:
+                    written.add(one)
         Path(self._report).write_text(json.dumps([asdict(total[place]) for place in sorted(total)]))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:

@@ -8,13 +8,13 @@ _LOOK_SECONDS = 0.3
 
 
 @contextmanager
-def watching(look: Callable[[], None]) -> Iterator[None]:
-    """Call ``look`` a few times a second in its own thread while the block runs."""
+def watching(poll: Callable[[], None]) -> Iterator[None]:
+    """Call ``poll`` a few times a second in its own thread while the block runs."""
     ended = threading.Event()
 
     def watch() -> None:
         while not ended.wait(_LOOK_SECONDS):
-            look()
+            poll()
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()

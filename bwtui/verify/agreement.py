@@ -120,53 +120,53 @@ class Agreement:
         self, shape: TableShape, split: Split, parts: Iterable[ScannedMessages], find_away: FindAway
     ) -> Iterator[ScannedMessages]:
         """Digest the records of a split; yield its holes, and the records that have to be read one by one."""
-        held = _PendingMessages([], [], [], [])
+        pending = _PendingMessages([], [], [], [])
         size = 0
         for part in parts:
             if part.holes:
                 yield ScannedMessages([], [], part.holes)
             values = [message.value() for message in part.messages]
-            held.messages.extend(part.messages)
-            held.offsets.extend(part.offsets)
-            held.values.extend(values)
-            held.keys.extend([message.key() for message in part.messages])
+            pending.messages.extend(part.messages)
+            pending.offsets.extend(part.offsets)
+            pending.values.extend(values)
+            pending.keys.extend([message.key() for message in part.messages])
             size += sum([len(value) for value in values if value is not None])
-            if len(held.offsets) >= _BATCH or size >= _BATCH_BYTES:
-                yield self._screen(shape, split, held, find_away)
-                held, size = _PendingMessages([], [], [], []), 0
-        yield self._screen(shape, split, held, find_away)
+            if len(pending.offsets) >= _BATCH or size >= _BATCH_BYTES:
+                yield self._screen(shape, split, pending, find_away)
+                pending, size = _PendingMessages([], [], [], []), 0
+        yield self._screen(shape, split, pending, find_away)
 
     def _screen(
-        self, shape: TableShape, split: Split, held: _PendingMessages, find_away: FindAway
+        self, shape: TableShape, split: Split, pending: _PendingMessages, find_away: FindAway
     ) -> ScannedMessages:
         assert shape.records is not None
-        count = len(held.offsets)
-        rows, schemas = self._digests(shape.records.row, held.values)
-        is_null = np.fromiter((value is None for value in held.values), np.bool_, count)
+        count = len(pending.offsets)
+        rows, schemas = self._digests(shape.records.row, pending.values)
+        is_null = np.fromiter((value is None for value in pending.values), np.bool_, count)
         states = np.where(is_null, TOMBSTONE, np.where(schemas == _NONE, OTHER, ROW))
         if shape.records.key is None:
             # Without a key, a record is identified only by its row.
-            keys, spellings, taken = np.zeros_like(rows), np.zeros(count, np.int64), states == ROW
+            keys, spellings, is_row = np.zeros_like(rows), np.zeros(count, np.int64), states == ROW
             is_away = np.zeros(count, np.bool_)
         else:
-            keys, spellings = self._digests(shape.records.key, held.keys, shape.table.key)
-            taken = spellings != _NONE
-            is_away = find_away(split, held.keys)
+            keys, spellings = self._digests(shape.records.key, pending.keys, shape.table.key)
+            is_row = spellings != _NONE
+            is_away = find_away(split, pending.keys)
         columns = {
             "part": (rows if shape.records.key is None else keys)[:, 0] % PARTS,
             **{f"key{half}": keys[:, half] for half in (0, 1)},
             **{f"row{half}": rows[:, half] for half in (0, 1)},
             "state": states,
             "spelling": spellings,
-            "log_offset": np.fromiter(held.offsets, np.int64, count),
+            "log_offset": np.fromiter(pending.offsets, np.int64, count),
             "is_away": is_away,
         }
-        self._keep(split, {name: values[taken] for name, values in columns.items()})
-        for number in np.unique(spellings[taken]).tolist():
-            newest = held.messages[int(np.flatnonzero(spellings == number)[-1])].timestamp()[1]
+        self._keep(split, {name: values[is_row] for name, values in columns.items()})
+        for number in np.unique(spellings[is_row]).tolist():
+            newest = pending.messages[int(np.flatnonzero(spellings == number)[-1])].timestamp()[1]
             self._newest[split.topic, number] = max(newest, self._newest.get((split.topic, number), newest))
-        left = np.flatnonzero(~taken).tolist()
-        return ScannedMessages([held.messages[at] for at in left], [held.offsets[at] for at in left], [])
+        rest = np.flatnonzero(~is_row).tolist()
+        return ScannedMessages([pending.messages[at] for at in rest], [pending.offsets[at] for at in rest], [])
 
     def _keep(self, split: Split, columns: dict[str, NDArray[Any]]) -> None:
         self._store.register("digested", pa.table(columns))
@@ -179,21 +179,21 @@ class Agreement:
         self._store.unregister("digested")
 
     def _digests(
-        self, layout: DigestLayout, found: Sequence[bytes | None], names: tuple[str, ...] = ()
+        self, layout: DigestLayout, cells: Sequence[bytes | None], names: tuple[str, ...] = ()
     ) -> tuple[Digests, Int64]:
         """Return the digests and the schema IDs; -1 for values whose bytes have to be decoded one by one.
 
         ``names``: a key has exactly these columns.
         """
-        messages = MessageBuffer.of([one or b"" for one in found], _MOST_FIELDS)
-        digests, schemas = np.zeros((len(found), 2), np.uint64), messages.schema_ids()
+        messages = MessageBuffer.of([one or b"" for one in cells], _MOST_FIELDS)
+        digests, schemas = np.zeros((len(cells), 2), np.uint64), messages.schema_ids()
         for number in np.unique(schemas).tolist():
             chosen = np.flatnonzero(schemas == number)
             fields = None if number == _NONE else self._plan(layout, number, names)
             if fields is None:
                 schemas[chosen] = _NONE
                 continue
-            some = messages if len(chosen) == len(found) else messages.some(chosen)
+            some = messages if len(chosen) == len(cells) else messages.some(chosen)
             columns, is_plain, is_short = read(fields, some)
             if names:
                 # Bytes that a plain encoder would write differently are a different key; and no key contains
@@ -214,9 +214,9 @@ class Agreement:
                 fields = fields_of(self._schemas.get(number)) or []
             except UndecodableMessage:
                 fields = []
-            is_known = 0 < len(fields) <= _MOST_FIELDS and layout.takes(fields)
+            is_supported = 0 < len(fields) <= _MOST_FIELDS and layout.takes(fields)
             is_whole = not names or tuple(one.column for one in fields if one.kind) == names
-            self._fields[plan] = fields if is_known and is_whole else None
+            self._fields[plan] = fields if is_supported and is_whole else None
         return self._fields[plan]
 
     # -- suspects --------------------------------------------------------------------------------------------
@@ -261,32 +261,32 @@ class Agreement:
         return int(self._store.execute(sql, [self.number(shape.table.topic)]).fetchall()[0][0])
 
     def spellings(
-        self, shapes: Sequence[TableShape], others: Container[str]
+        self, shapes: Sequence[TableShape], excluded: Container[str]
     ) -> list[tuple[str, str, int, int]]:
         """Return topic, key encoding, number of its keys that have a row, and their newest timestamp.
 
         Keys are counted only if it matters: in topics with several key encodings, or if others were found
-        (``others``).
+        (``excluded``).
         """
-        found: list[tuple[str, str, int, int]] = []
+        encodings: list[tuple[str, str, int, int]] = []
         for topic in [shape.table.topic for shape in shapes]:
             ways = [(number, newest) for (name, number), newest in self._newest.items() if name == topic]
             counts: dict[int, int] = {}
-            if len(ways) > 1 or topic in others:
+            if len(ways) > 1 or topic in excluded:
                 counts = dict(self._store.execute(_SPELLINGS, [self.number(topic)]).fetchall())
-            found += [(topic, str(number), counts.get(number, 0), newest) for number, newest in ways]
-        return found
+            encodings += [(topic, str(number), counts.get(number, 0), newest) for number, newest in ways]
+        return encodings
 
     def places(self, topic: str) -> dict[int, Int64]:
         """Return partition → the sorted offsets of the suspects' latest records."""
-        found = self._store.execute(
+        records = self._store.execute(
             """select partition_id, max(log_offset) as log_offset
                  from record_digest semi join (select distinct key0, key1 from suspect) using (key0, key1)
                 where topic = ?
                 group by key0, key1, spelling, partition_id order by all""",
             [self.number(topic)],
         ).fetchnumpy()
-        partitions, offsets = np.asarray(found["partition_id"]), np.asarray(found["log_offset"])
+        partitions, offsets = np.asarray(records["partition_id"]), np.asarray(records["log_offset"])
         return {int(number): offsets[partitions == number] for number in np.unique(partitions)}
 
     def suspect_rows(
@@ -300,9 +300,9 @@ class Agreement:
         )
         while fetched := cursor.fetchmany(CHUNK):
             for table_oid, some in groupby(fetched, lambda one: int(one[0])):
-                wanted = {(block, line): (digest, copies) for _, block, line, *digest, copies in some}
-                rows = rows_at(snapshot, shape, table_oid, list(wanted))
-                yield [(rows[at], (*digest,), copies) for at, (digest, copies) in wanted.items()]
+                expected = {(block, line): (digest, copies) for _, block, line, *digest, copies in some}
+                rows = rows_at(snapshot, shape, table_oid, list(expected))
+                yield [(rows[at], (*digest,), copies) for at, (digest, copies) in expected.items()]
         cursor.close()
 
 
@@ -324,9 +324,9 @@ def records_at(
         for part in scan:
             if part.offsets:
                 first, end = np.searchsorted(offsets, [part.offsets[0], part.offsets[-1] + 1]).tolist()
-                wanted = offsets[first:end].tolist()
-                found = [bisect_left(part.offsets, offset) for offset in wanted]
-                chosen = [at for at, offset in zip(found, wanted, strict=True) if part.offsets[at] == offset]
+                requested = offsets[first:end].tolist()
+                positions = [bisect_left(part.offsets, offset) for offset in requested]
+                chosen = [at for at, offset in zip(positions, requested, strict=True) if part.offsets[at] == offset]
                 messages = [part.messages[at] for at in chosen]
                 yield split, ScannedMessages(messages, [part.offsets[at] for at in chosen], [])
 

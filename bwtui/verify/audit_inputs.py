@@ -67,8 +67,8 @@ def open_recorded(folder: Path) -> OpenedRecording:
     an error in them is reported at once. Raises UsageError, DamagedRecording or StateFailed.
     """
     recorded = OpenedRecording(folder, find_sealed(folder), JournalFacts())
-    whole = recorded.whole()
-    return replace(recorded, facts=read_facts(folder) if whole is None else facts_of(whole))
+    sealed = recorded.whole()
+    return replace(recorded, facts=read_facts(folder) if sealed is None else facts_of(sealed))
 
 
 def facts_of(sealed: SealedRecording) -> JournalFacts:
@@ -77,10 +77,10 @@ def facts_of(sealed: SealedRecording) -> JournalFacts:
     Raises DamagedRecording, also for a sealed segment that is missing now, or StateFailed.
     """
     names = {segment.name for segment in sealed.manifest.segments}
-    gone = names - {segment.path.name for segment in segments(sealed.folder)}
-    if gone:
+    missing = names - {segment.path.name for segment in segments(sealed.folder)}
+    if missing:
         # Without the LSNs that it reports as confirmed, lost messages would count as pending.
-        raise damaged(SegmentPlace(min(gone), 0), "it was sealed, and is missing now")
+        raise damaged(SegmentPlace(min(missing), 0), "it was sealed, and is missing now")
     return read_facts(sealed.folder, names)
 
 

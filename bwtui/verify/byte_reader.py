@@ -46,12 +46,12 @@ class RowReader:
         if not self._is_json:
             return self.schemas.decode(data)[1]
         try:
-            found = json.loads(data)
+            decoded = json.loads(data)
         except ValueError as error:
             raise UndecodableMessage("it is not valid JSON") from error
-        if not isinstance(found, dict):
+        if not isinstance(decoded, dict):
             raise UndecodableMessage("it is not a JSON object")
-        return found
+        return decoded
 
 
 class KafkaByteReader:
@@ -136,19 +136,19 @@ class KafkaByteReader:
         sent = self._sent_ids.get(topic, frozenset())
         if number is None or number in sent:
             return True
-        return _name_of(self._rows.schemas, number) in {_name_of(self._rows.schemas, other) for other in sent}
+        return _name_of(self._rows.schemas, number) in {_name_of(self._rows.schemas, sent_id) for sent_id in sent}
 
     def messages(self, ids: Sequence[int]) -> dict[int, tuple[bytes | None, bytes | None, dict[str, Any]]]:
         """Return key, value, and the row as PostgreSQL sent it, of messages."""
         if not ids:
             return {}
-        wanted = pa.table(
+        requested = pa.table(
             {"position": [number // PARTS for number in ids], "part": [number % PARTS for number in ids]}
         )
         # A hash join with the few requested rows does not spill, which would create a folder in the current
         # one.
         with session(temp_directory="") as connection:
-            connection.register("wanted", wanted)
+            connection.register("wanted", requested)
             rows = connection.execute(
                 "select position, part, key, value, key_json, before, after"
                 " from read_parquet(?) semi join wanted using (position, part)",
@@ -167,14 +167,14 @@ class KafkaByteReader:
         """Read records again; those that were removed since the scan are left out."""
         records: dict[RecordPlace, KafkaRecord] = {}
         for (topic_id, partition), group in groupby(sorted(places), key=lambda place: place[:2]):
-            for low, high, wanted in _runs(place.offset for place in group):
+            for low, high, offsets in _runs(place.offset for place in group):
                 split = Split(self._topics[topic_id], partition, low, high)
                 for batch in SplitScan(self._config, split, "read_uncommitted", _PATIENCE_SECONDS):
                     for message, offset in zip(batch.messages, batch.offsets, strict=True):
-                        if offset in wanted:
+                        if offset in offsets:
                             headers = headers_of(message)
-                            ours = {k: v for k, v in headers if k.startswith(_HEADERS) and v is not None}
-                            record = KafkaRecord(message.key(), message.value(), ours)
+                            relay_headers = {k: v for k, v in headers if k.startswith(_HEADERS) and v is not None}
+                            record = KafkaRecord(message.key(), message.value(), relay_headers)
                             records[RecordPlace(topic_id, partition, offset)] = record
         return records
 

@@ -130,9 +130,9 @@ class DigestLayout:
 
     def takes(self, fields: Sequence[PlainField]) -> bool:
         """Return whether these fields contain the columns to digest; a column may lack its field."""
-        found = {one.column: one for one in fields}
+        by_column = {one.column: one for one in fields}
         for name, kind in (*self.fixed, *self.loose):
-            field = found.get(name)
+            field = by_column.get(name)
             if field is not None and field.kind not in kind.said_by:
                 return False
             if field is not None and field.kind == "decimal" and not _is_written(field, kind):
@@ -150,11 +150,11 @@ class DigestLayout:
         pieces = self._pieces(hasher, columns, messages, is_plain)
         names = [f"p{number}" for number in range(len(pieces))]
         hasher.register("pieces", pa.table(pieces, names))
-        made = hasher.sql(f"""
+        relation = hasher.sql(f"""
             select (d & 18446744073709551615)::ubigint as low, (d >> 64)::ubigint as high
               from (select md5_number({" || ".join(names)}) as d from pieces)""").to_arrow_table()
         hasher.unregister("pieces")
-        return np.stack([made.column(name).to_numpy() for name in ("low", "high")], axis=1)
+        return np.stack([relation.column(name).to_numpy() for name in ("low", "high")], axis=1)
 
     def _pieces(
         self,
@@ -164,8 +164,8 @@ class DigestLayout:
         is_plain: Bool,
     ) -> list[pa.Array]:
         count = len(messages.starts)
-        found = {one.field.column: one for one in columns}
-        values = [(found.get(name), kind) for name, kind in self.fixed]
+        by_column = {one.field.column: one for one in columns}
+        values = [(by_column.get(name), kind) for name, kind in self.fixed]
         masks = [_mask([column for column, _ in some], count) for some in _gathered(values)]
         parts: list[tuple[int, str, NDArray[Any]]] = [(_INT4, ">i4", mask) for mask in masks]
         for column, kind in values:
@@ -174,14 +174,14 @@ class DigestLayout:
                 np.zeros(count, kind.dtype) if column is None else _number(column, kind, messages, is_plain)
             )
             parts.append((kind.oid, kind.dtype, numbers))
-        texts = [_text(hasher, found.get(name), messages, count) for name, _ in self.loose]
+        texts = [_text(hasher, by_column.get(name), messages, count) for name, _ in self.loose]
         heads = [_head(kind.oid, lengths) for (_, kind), (lengths, _) in zip(self.loose, texts, strict=True)]
         first = _fixed(len(masks) + len(self.fixed) + len(self.loose), parts, heads[:1], count)
-        made = [first]
+        pieces = [first]
         for number, (_, text) in enumerate(texts):
-            made += [_blobs(heads[number])] if number else []
-            made.append(text)
-        return made
+            pieces += [_blobs(heads[number])] if number else []
+            pieces.append(text)
+        return pieces
 
 
 def _is_written(field: PlainField, kind: _DigestType) -> bool:
@@ -227,9 +227,9 @@ def _uuids(column: DecodedColumn, messages: MessageBuffer, is_plain: Bool) -> ND
     digits = _HEXADECIMAL[texts[:, _DIGITS]]
     is_text &= (digits < 16).all(axis=1) & (texts[:, _HYPHENS] == ord("-")).all(axis=1)
     is_plain &= is_text | column.is_null
-    made = (digits[:, ::2] << 4) | (digits[:, 1::2] & 15)
-    made[~is_text] = 0
-    return np.ascontiguousarray(made).view("V16").reshape(-1)
+    octets = (digits[:, ::2] << 4) | (digits[:, 1::2] & 15)
+    octets[~is_text] = 0
+    return np.ascontiguousarray(octets).view("V16").reshape(-1)
 
 
 def _text(
@@ -251,8 +251,8 @@ def _decimals(hasher: duckdb.DuckDBPyConnection, column: DecodedColumn) -> tuple
     assert column.numbers is not None
     numbers = np.stack([column.numbers, column.numbers >> 63], axis=1)
     kind = pa.decimal128(38, column.field.scale)
-    made = pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(np.ascontiguousarray(numbers))])
-    hasher.register("decimals", pa.table({"n": made}))
+    decimals = pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(np.ascontiguousarray(numbers))])
+    hasher.register("decimals", pa.table({"n": decimals}))
     texts = hasher.sql("select n::varchar as n from decimals").to_arrow_table().column("n")
     hasher.unregister("decimals")
     written = texts.cast(pa.large_string()).combine_chunks()
@@ -264,18 +264,18 @@ def _decimals(hasher: duckdb.DuckDBPyConnection, column: DecodedColumn) -> tuple
 
 def views(data: NDArray[np.uint8], starts: Int64, lengths: Int64) -> pa.Array:
     """Return slices of ``data`` as an array that shares its bytes."""
-    made = np.zeros(len(starts), np.dtype([("length", "<i4"), ("text", "V12")]))
-    made["length"] = lengths
+    entries = np.zeros(len(starts), np.dtype([("length", "<i4"), ("text", "V12")]))
+    entries["length"] = lengths
     short, long = np.flatnonzero(lengths <= 12), np.flatnonzero(lengths > 12)
     if len(short):
-        made["text"][short] = _twelve(data, starts[short], lengths[short])
+        entries["text"][short] = _twelve(data, starts[short], lengths[short])
     if len(long):
-        behind = np.zeros(len(long), np.dtype([("prefix", "V4"), ("buffer", "<i4"), ("at", "<i4")]))
+        references = np.zeros(len(long), np.dtype([("prefix", "V4"), ("buffer", "<i4"), ("at", "<i4")]))
         prefixes: NDArray[Any] = np.ndarray((len(data) - 3,), "V4", data, strides=(1,))
-        behind["prefix"], behind["at"] = prefixes[starts[long]], starts[long]
-        made["text"][long] = behind.view("V12")
+        references["prefix"], references["at"] = prefixes[starts[long]], starts[long]
+        entries["text"][long] = references.view("V12")
     return pa.Array.from_buffers(
-        pa.binary_view(), len(made), [None, pa.py_buffer(made), pa.py_buffer(np.ascontiguousarray(data))]
+        pa.binary_view(), len(entries), [None, pa.py_buffer(entries), pa.py_buffer(np.ascontiguousarray(data))]
     )
 
 
@@ -299,15 +299,15 @@ def clear_no_texts(column: DecodedColumn, messages: MessageBuffer, is_plain: Boo
 def _twelve(data: NDArray[np.uint8], starts: Int64, lengths: Int64) -> NDArray[Any]:
     """Return texts of up to twelve bytes, padded with zeros."""
     places = starts[:, None] + np.arange(12)
-    found = data[np.minimum(places, len(data) - 1)] if len(data) else np.zeros(places.shape, np.uint8)
-    found[np.arange(12) >= lengths[:, None]] = 0
-    return np.ascontiguousarray(found).view("V12").reshape(-1)
+    octets = data[np.minimum(places, len(data) - 1)] if len(data) else np.zeros(places.shape, np.uint8)
+    octets[np.arange(12) >= lengths[:, None]] = 0
+    return np.ascontiguousarray(octets).view("V12").reshape(-1)
 
 
 def _head(oid: int, lengths: Int64) -> NDArray[np.uint8]:
-    made = np.empty((len(lengths), 2), ">i4")
-    made[:, 0], made[:, 1] = oid, lengths
-    return made.view(np.uint8)
+    head = np.empty((len(lengths), 2), ">i4")
+    head[:, 0], head[:, 1] = oid, lengths
+    return head.view(np.uint8)
 
 
 def _fixed(
@@ -321,14 +321,14 @@ def _fixed(
     for number, (_, dtype, _) in enumerate(parts):
         names += [(f"oid{number}", ">i4"), (f"size{number}", ">i4"), (f"value{number}", dtype)]
     names += [("head", "V8")] * len(heads)
-    made = np.zeros(count, np.dtype(names))
-    made["count"] = fields
+    records = np.zeros(count, np.dtype(names))
+    records["count"] = fields
     for number, (oid, dtype, values) in enumerate(parts):
-        made[f"oid{number}"], made[f"size{number}"] = oid, np.dtype(dtype).itemsize
-        made[f"value{number}"] = values
+        records[f"oid{number}"], records[f"size{number}"] = oid, np.dtype(dtype).itemsize
+        records[f"value{number}"] = values
     for head in heads:
-        made["head"] = np.ascontiguousarray(head).view("V8").reshape(-1)
-    return _blobs(made.view(np.uint8).reshape(count, -1))
+        records["head"] = np.ascontiguousarray(head).view("V8").reshape(-1)
+    return _blobs(records.view(np.uint8).reshape(count, -1))
 
 
 def _blobs(rows: NDArray[np.uint8]) -> pa.Array:

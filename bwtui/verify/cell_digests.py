@@ -53,8 +53,8 @@ class Digest:
             return pa.nulls(len(cells), pa.int64())
         cells = cells.cast(pa.binary())
         _, offsets, data = cells.buffers()
-        made = PACKAGE.digests(offsets, data or b"", cells.offset, len(cells), self.key)
-        numbers = pa.Array.from_buffers(pa.int64(), len(cells), [None, pa.py_buffer(made)])
+        digests = PACKAGE.digests(offsets, data or b"", cells.offset, len(cells), self.key)
+        numbers = pa.Array.from_buffers(pa.int64(), len(cells), [None, pa.py_buffer(digests)])
         return pc.if_else(cells.is_valid(), numbers, None) if cells.null_count else numbers
 
 

@@ -147,11 +147,11 @@ class _LiveAudit:
         cluster = ""
         for number in range(ROUNDS if self._request.tables else 0):
             on_phase(f"waiting for the relay at fence {number + 1}")
-            with self._fence(is_first=not number) as (pinned, snapshot, found):
+            with self._fence(is_first=not number) as (pinned, snapshot, shapes_at_fence):
                 cluster = pinned.cluster_id
                 on_phase(f"reading topics and tables at fence {number + 1}")
-                self._fold.read(pinned, snapshot, found)
-                for shape in found:
+                self._fold.read(pinned, snapshot, shapes_at_fence)
+                for shape in shapes_at_fence:
                     self._shapes[shape.table.topic] = shape
                     self._fold.compare(snapshot, shape, again=number > 0, is_last=number == ROUNDS - 1)
             if not self._fold.settle(is_first=not number):
@@ -176,11 +176,11 @@ class _LiveAudit:
                 pinned = pin(self._request.config, [table.topic for table in tables], some_may_lack=True)
                 self._lacking = (self._lacking | {one.topic for one in tables}) - pinned.topics.keys()
                 try:
-                    found = shapes(snapshot, tables)
+                    shapes_at_fence = shapes(snapshot, tables)
                 except TablesChanged:
                     continue
                 self._fences.append(format_lsn(lsn))
-                yield pinned, snapshot, found
+                yield pinned, snapshot, shapes_at_fence
                 return
         raise Indeterminate(
             "the tables were altered or truncated during every attempt",
@@ -322,16 +322,16 @@ class _LiveAudit:
         for relay, letters in self._request.open_letters().items():
             for shape in self._shapes.values():
                 table = shape.table
-                own = [letter for letter in letters if letter.table == table.full_name]
+                table_letters = [letter for letter in letters if letter.table == table.full_name]
                 command = f"--relay {relay} --table {printed_name(table.full_name)}'"
-                if not table.key and own:
+                if not table.key and table_letters:
                     notes.append(
-                        f"open dead letters of {table.full_name}, which has no key: {len(own):,}; "
+                        f"open dead letters of {table.full_name}, which has no key: {len(table_letters):,}; "
                         f"'bwtui dead-letters list {command} shows them"
                     )
                 by_key = {
                     tuple(dict(key)[name] or "" for name in table.key): letter.id
-                    for letter in own
+                    for letter in table_letters
                     for key in keys_of(letter)
                     if dict(key).keys() == set(table.key)
                 }
@@ -354,10 +354,10 @@ class _LiveAudit:
     ) -> AuditFinding:
         names = table.key or table.columns
         key = key.partition(SPELLED)[0]
-        found = json.loads(key) if key[:1] in ("[", "{") else None
-        if isinstance(found, list):
-            found = dict(zip(names, found, strict=False))
-        shown = {name: _visible(text) for name, text in found.items()} if found else None
+        values = json.loads(key) if key[:1] in ("[", "{") else None
+        if isinstance(values, list):
+            values = dict(zip(names, values, strict=False))
+        shown = {name: _visible(text) for name, text in values.items()} if values else None
         if shown and not self._request.show_values:
             shown = dict.fromkeys(shown, "…")
         return AuditFinding(
@@ -371,10 +371,10 @@ class _LiveAudit:
             note=note,
         )
 
-    def _field(self, name: str, row: Any, found: Any) -> dict[str, Any]:
+    def _field(self, name: str, row: Any, latest: Any) -> dict[str, Any]:
         shown = self._request.show_values
-        row, found = (_visible(row), _visible(found)) if shown else ("…", "…")
-        return {"field": name, "postgresql": row, "kafka": found}
+        row, latest = (_visible(row), _visible(latest)) if shown else ("…", "…")
+        return {"field": name, "postgresql": row, "kafka": latest}
 
 
 def _visible(text: Any) -> Any:

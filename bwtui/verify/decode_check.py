@@ -90,11 +90,11 @@ def _key(row: dict[str, Any], schemas: Schemas, is_json: bool) -> list[str]:
 
 def _json_differs(data: bytes, texts: Mapping[str, str | None], unsent: Sequence[str]) -> list[str]:
     try:
-        found = json.loads(data, parse_int=str, parse_float=str, parse_constant=str)
+        decoded = json.loads(data, parse_int=str, parse_float=str, parse_constant=str)
     except ValueError as error:
         raise UndecodableMessage("it is not valid JSON") from error
     return [
-        name for name in {*found, *texts} - set(unsent) if not _json_says(found.get(name), texts.get(name))
+        name for name in {*decoded, *texts} - set(unsent) if not _json_says(decoded.get(name), texts.get(name))
     ]
 
 

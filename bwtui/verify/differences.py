@@ -96,8 +96,8 @@ def differences(store: duckdb.DuckDBPyConnection, shape: TableShape) -> Iterator
     )
     while fetched := cursor.fetchmany(CHUNK):
         for name, is_proven, key, texts, raw, note, places in fetched:
-            there = tuple(LiveRecord(*place) for place in places or ())
-            yield KeyDifference(name, is_proven, _texts(shape, key, texts), raw, note, there)
+            live_records = tuple(LiveRecord(*place) for place in places or ())
+            yield KeyDifference(name, is_proven, _texts(shape, key, texts), raw, note, live_records)
     cursor.close()
 
 
@@ -112,13 +112,13 @@ def note_letters(
     cursor = store.cursor()
     cursor.execute("select key, key_texts from wrong where topic = ?", [topic])
     while fetched := cursor.fetchmany(CHUNK):
-        noted = [
+        notes = [
             (topic, key, f"dead letter {letters[names]} has a change of it")
             for key, texts in fetched
             if (names := _texts(shape, key, texts)) in letters and names is not None
         ]
-        insert(store, "in_letter", noted)
-        number += len(noted)
+        insert(store, "in_letter", notes)
+        number += len(notes)
     cursor.close()
     store.execute(
         """update wrong set note = concat_ws('; ', wrong.note, l.note) from in_letter as l
@@ -132,11 +132,11 @@ def _texts(shape: TableShape, key: str, texts: str | None) -> tuple[str, ...] | 
     names = shape.table.key
     if not names or SPELLED in key or not key.startswith("["):
         return None
-    found: list[Any] = json.loads(key if texts is None else texts)
+    values: list[Any] = json.loads(key if texts is None else texts)
     if texts is None:
-        found = [readable(one, shape.forms[name]) for one, name in zip(found, names, strict=True)]
+        values = [readable(one, shape.forms[name]) for one, name in zip(values, names, strict=True)]
     # No row has NULL in its key. A trailing zero byte marks bytes that are not text.
-    return None if any(one is None or one.endswith("\0") for one in found) else tuple(found)
+    return None if any(one is None or one.endswith("\0") for one in values) else tuple(values)
 
 
 def doubts(
@@ -150,5 +150,5 @@ def doubts(
                       where topic = $topic and starts_with(key, 'undecodable '))""",
         {"topic": table.topic, "note": UNDECODABLE},
     ).fetchall()
-    every = {**counted, "unkeyed": int(not table.key), "undecodable": undecodable}
-    return [Doubt(name, f"{every[name]:,} {text}") for name, text in _DOUBTS.items() if every.get(name)]
+    counts = {**counted, "unkeyed": int(not table.key), "undecodable": undecodable}
+    return [Doubt(name, f"{counts[name]:,} {text}") for name, text in _DOUBTS.items() if counts.get(name)]

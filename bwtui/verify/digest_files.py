@@ -40,15 +40,15 @@ class DigestFiles:
         target = self._folder / side
         for path in target.glob(f"{number:06}-*"):
             path.unlink()
-        held: list[pa.RecordBatch] = []
+        pending: list[pa.RecordBatch] = []
         count = 0
         for batch in batches:
-            held.append(batch)
-            if sum(one.num_rows for one in held) >= _FILE:
-                _write(target / f"{number:06}-{count:04}", held)
-                held, count = [], count + 1
-        if held:
-            _write(target / f"{number:06}-{count:04}", held)
+            pending.append(batch)
+            if sum(one.num_rows for one in pending) >= _FILE:
+                _write(target / f"{number:06}-{count:04}", pending)
+                pending, count = [], count + 1
+        if pending:
+            _write(target / f"{number:06}-{count:04}", pending)
 
     def rows(self) -> int:
         """Return the number of rows in finished files."""

@@ -99,8 +99,8 @@ class DigestJob:
             self.sides.add("actual", number, _actual(batches, self.digest, with_headers=self.with_headers))
             return
         with _database() as connection:
-            made = _expected(connection, self.root, task, self.digest, with_headers=self.with_headers)
-            self.sides.add("expected", number, _checked(made, check))
+            digests = _expected(connection, self.root, task, self.digest, with_headers=self.with_headers)
+            self.sides.add("expected", number, _checked(digests, check))
             for every, some in _sampled(task, self.comparison.every):
                 yield from _checked(
                     _compared(connection, _rows_of(self.root, some), every, self.comparison), check
@@ -161,11 +161,11 @@ def _gathered(files: Sequence[SealedFile]) -> list[list[SealedFile]]:
     gathered: list[tuple[int, list[SealedFile]]] = []
     for file in sorted(files, key=lambda one: one.rows, reverse=True):
         if gathered and gathered[-1][0] + file.rows <= _TASK:
-            rows, held = gathered.pop()
-            gathered.append((rows + file.rows, [*held, file]))
+            rows, batch = gathered.pop()
+            gathered.append((rows + file.rows, [*batch, file]))
         else:
             gathered.append((file.rows, [file]))
-    return [held for _, held in gathered]
+    return [batch for _, batch in gathered]
 
 
 def _sampled(files: Sequence[SealedFile], every: Mapping[str, int]) -> Iterator[tuple[int, list[SealedFile]]]:
@@ -200,16 +200,16 @@ def _expected(
     if digest.key is None:
         # No value leaves DuckDB except the key, from which the partitioner's hash is computed.
         columns = f"key, {columns}"
-    made = _EXPECTED.format(parts=PARTS, digests=columns)
-    sql = f"with rows as (select * from {_rows_of(root, files)}) {made}"
+    query = _EXPECTED.format(parts=PARTS, digests=columns)
+    sql = f"with rows as (select * from {_rows_of(root, files)}) {query}"
     rows = _BATCH if digest.key is None else rows_at_a_time((root / file.path for file in files), _BATCH)
     for batch in connection.sql(sql).to_arrow_reader(rows):
         hashed = batch.append_column("key_hash", murmur2_of(batch.column("key").cast(pa.binary())))
         yield digest.put_in(hashed.drop_columns(["key"]) if digest.key is None else hashed)
 
 
-def _checked(made: Iterable[T], check: Callable[[], None]) -> Iterator[T]:
-    for one in made:
+def _checked(items: Iterable[T], check: Callable[[], None]) -> Iterator[T]:
+    for one in items:
         check()
         yield one
 
@@ -228,23 +228,23 @@ def _actual(
 
 def _merged_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     """Merge small batches: planning a query for each costs as much as hashing its rows."""
-    held: list[pa.RecordBatch] = []
+    pending: list[pa.RecordBatch] = []
     for batch in batches:
-        held.append(batch)
-        if sum(one.num_rows for one in held) >= _BATCH or sum(one.nbytes for one in held) >= _BATCH_BYTES:
-            yield pa.Table.from_batches(held)
-            held = []
-    if held:
-        yield pa.Table.from_batches(held)
+        pending.append(batch)
+        if sum(one.num_rows for one in pending) >= _BATCH or sum(one.nbytes for one in pending) >= _BATCH_BYTES:
+            yield pa.Table.from_batches(pending)
+            pending = []
+    if pending:
+        yield pa.Table.from_batches(pending)
 
 
 def _queried(connection: duckdb.DuckDBPyConnection, table: pa.Table, digest: Digest) -> pa.RecordBatch:
     connection.register("rows", table)
     headers = _FOUND_HEADERS if "headers" in table.schema.names else "null::varchar"
     sql = _ACTUAL.format(digests=digest.columns(headers))
-    made = connection.sql(sql).to_arrow_table().combine_chunks()
+    result = connection.sql(sql).to_arrow_table().combine_chunks()
     connection.unregister("rows")
-    return made.to_batches()[0]
+    return result.to_batches()[0]
 
 
 def _compared(
@@ -254,9 +254,9 @@ def _compared(
     chosen = f"topic is not null and hash(position) % {every} = 0"
     rows = connection.sql(f"select {', '.join(COLUMNS)} from {source} where {chosen}")
     for batch in rows.to_arrow_reader(_BATCH // 20):
-        made = batch.to_pylist()
-        wrong = comparison.wrong(made)
-        yield DecodeResult(len(made), [row["position"] * PARTS + row["part"] for row in wrong])
+        messages = batch.to_pylist()
+        wrong = comparison.wrong(messages)
+        yield DecodeResult(len(messages), [row["position"] * PARTS + row["part"] for row in wrong])
 
 
 @contextlib.contextmanager

@@ -65,19 +65,19 @@ def _describe(
         finding.key = None if decoded is None else {name: shown(value) for name, value in decoded.items()}
     if message is None or record is None or finding.name not in ("corrupted", "regressed", "resurrected"):
         return
-    said, there = parse_row(message[2]["after"]), _row(reader, record.value)
-    if there is None:
-        what = "a tombstone" if record.value is None else f"{len(record.value)} bytes that can't be read"
-        finding.note = f"{finding.note or ''}; Kafka has {what}".lstrip("; ")
+    expected, actual = parse_row(message[2]["after"]), _row(reader, record.value)
+    if actual is None:
+        contents = "a tombstone" if record.value is None else f"{len(record.value)} bytes that can't be read"
+        finding.note = f"{finding.note or ''}; Kafka has {contents}".lstrip("; ")
         return
     if message[1] is None:
         finding.note = f"{finding.note or ''}; a tombstone was sent, but Kafka has a row".lstrip("; ")
     sent = _row(reader, message[1])
     finding.fields = [
-        {"field": name, "sent": shown(mine), "postgresql": shown(said.get(name)), "kafka": shown(theirs)}
-        for name in sorted({*(sent or {}), *there})
-        for mine, theirs in [((sent or {}).get(name), there.get(name))]
-        if mine != theirs
+        {"field": name, "sent": shown(sent_value), "postgresql": shown(expected.get(name)), "kafka": shown(kafka_value)}
+        for name in sorted({*(sent or {}), *actual})
+        for sent_value, kafka_value in [((sent or {}).get(name), actual.get(name))]
+        if sent_value != kafka_value
     ]
 
 

@@ -87,7 +87,7 @@ class Fold:
 
     # -- topics ----------------------------------------------------------------------------------------------
 
-    def read(self, pinned: PinnedTopics, snapshot: Connection, found: Sequence[TableShape]) -> None:
+    def read(self, pinned: PinnedTopics, snapshot: Connection, shapes: Sequence[TableShape]) -> None:
         """Read the topics on to the pinned ends and fold them; record which doubtful keys have newer records.
 
         The first time, tables are digested meanwhile if possible. Raises ConnectionFailed and psycopg2.Error.
@@ -96,9 +96,9 @@ class Fold:
         self._partitions |= {name: topic.partitions for name, topic in pinned.topics.items()}
         self._store.execute("delete from changed_key; delete from history")
         self._store.execute("insert into history select * from latest semi join doubtful using (topic, key)")
-        self._quick = [shape for shape in found if shape.records is not None and not self._read_to]
+        self._quick = [shape for shape in shapes if shape.records is not None and not self._read_to]
         with self._agreement.digesting(snapshot, self._quick):
-            by_topic = {shape.table.topic: shape for shape in found}
+            by_topic = {shape.table.topic: shape for shape in shapes}
             for (topic, partition), (low, high) in pinned.offsets.items():
                 if low > 0:
                     self._unproven.add(topic)
@@ -135,7 +135,7 @@ class Fold:
 
     def _take(self, shape: TableShape, split: Split, part: ScannedMessages) -> None:
         """Keep the records that have a key, and count the others."""
-        arrived, others = [], []
+        arrived, remaining = [], []
         for message, offset in zip(part.messages, part.offsets, strict=True):
             data, value = message.key(), message.value()
             key = None if data is None else self._key(shape, data)
@@ -143,11 +143,11 @@ class Fold:
                 place = (split.partition, offset, message.timestamp()[1])
                 arrived.append((split.topic, key, *place, value, data))
             if key is None or key.startswith("{"):
-                others.append(value)
+                remaining.append(value)
             self.without_key[split.topic] += key is None
         self._put("arrived", arrived)
         self._arrived += len(arrived)
-        self._count(shape, others)
+        self._count(shape, remaining)
 
     def _key(self, shape: TableShape, data: bytes) -> str:
         """Return a key as the texts of its columns, with its encoding, or a text for invalid ones."""
@@ -233,8 +233,8 @@ class Fold:
         for split, part in records_at(self._config, topic, self._agreement.places(topic)):
             self._take(shape, split, part)
         self._fold()
-        for found in self._agreement.suspect_rows(snapshot, shape):
-            self._put("table_row", [row for row, *_ in found])
+        for batch in self._agreement.suspect_rows(snapshot, shape):
+            self._put("table_row", [row for row, *_ in batch])
 
     def _agree(self, shape: TableShape) -> None:
         topic = shape.table.topic
@@ -270,7 +270,7 @@ class Fold:
         """Yield key, row, value, partition, offset, key bytes and key texts of each key that either side
         has.
         """
-        asked = (
+        restriction = (
             "semi join (select key from doubtful where topic = $topic) as asked using (key)" if again else ""
         )
         cursor = self._store.cursor()
@@ -278,10 +278,10 @@ class Fold:
         cursor.execute(
             f"""select coalesce(l.key, t.key), t.row, l.value, l.partition_id, l.log_offset,
                        l.key_bytes, t.key_texts
-                  from (select * from latest {asked} where topic = $topic
+                  from (select * from latest {restriction} where topic = $topic
                         qualify row_number() over (partition by key
                                                    order by timestamp_ms desc, log_offset desc) = 1) as l
-                  full join (select * from table_row {asked}) as t on t.key = l.key""",
+                  full join (select * from table_row {restriction}) as t on t.key = l.key""",
             {"topic": topic},
         )
         while fetched := cursor.fetchmany(CHUNK):
@@ -352,9 +352,9 @@ class Fold:
         self._agreement.suspect(shape, "")
         counted: set[tuple[int, int]] = set()
         agreed = self._agreement.records(shape)
-        for found in self._agreement.suspect_rows(snapshot, shape):
-            self._put("table_row", [(_digest(row), row, None) for (_, row, _), _, _ in found])
-            for (_, row, _), digest, copies in found:
+        for batch in self._agreement.suspect_rows(snapshot, shape):
+            self._put("table_row", [(_digest(row), row, None) for (_, row, _), _, _ in batch])
+            for (_, row, _), digest, copies in batch:
                 if digest not in counted:
                     counted.add(digest)
                     agreed -= copies
@@ -491,8 +491,8 @@ class Fold:
     def _one(self, sql: str, *values: Any) -> Any:
         return self._store.execute(sql, list(values)).fetchall()[0][0]
 
-    def _put(self, table: str, found: Sequence[tuple[Any, ...]]) -> None:
-        insert(self._store, table, found)
+    def _put(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        insert(self._store, table, rows)
 
 
 def _digest(row: str) -> str:
@@ -500,8 +500,8 @@ def _digest(row: str) -> str:
 
 
 def _differing(
-    shape: TableShape, row: Mapping[str, str | None], found: DecodedRow
+    shape: TableShape, row: Mapping[str, str | None], latest: DecodedRow
 ) -> list[tuple[str, Any, Any]]:
     """Return the columns that differ, with the values of the table and the topic."""
-    there = shape.row_of(found)
-    return [(name, row[name], there[name]) for name in there if there[name] != row[name]]
+    latest_values = shape.row_of(latest)
+    return [(name, row[name], latest_values[name]) for name in latest_values if latest_values[name] != row[name]]

@@ -115,14 +115,14 @@ def _take_pass(event: Event, facts: JournalFacts, kinds: dict[int, str]) -> None
     if event["kind"] != "snapshot":
         facts.confirmed = max(facts.confirmed, event["start_lsn"])
     # Changes that were in Kafka when a pass with --exactly-once began are not sent again either.
-    if (behind := event.get("behind")) is not None:
-        facts.confirmed = max(facts.confirmed, behind["lsn"] + (behind["ordinal"] is None))
-        _take_recorded(event, behind, facts)
+    if (last_sent := event.get("behind")) is not None:
+        facts.confirmed = max(facts.confirmed, last_sent["lsn"] + (last_sent["ordinal"] is None))
+        _take_recorded(event, last_sent, facts)
 
 
-def _take_recorded(event: Event, behind: LastSentChange, facts: JournalFacts) -> None:
+def _take_recorded(event: Event, last_sent: LastSentChange, facts: JournalFacts) -> None:
     """Record what Kafka had committed of an earlier pass, if the position belongs to this recording."""
-    recorded = behind.get("recorded")
+    recorded = last_sent.get("recorded")
     # A session may be missing from the recording, so that a later pass has its number. Another recording has
     # passes with the same numbers, too.
     if recorded is None or recorded["pass"] >= event["pass"]:

@@ -274,9 +274,9 @@ def _work(options: VerifyOptions) -> Iterator[Path]:
             "on a cluster, the digests need a folder that all workers can access",
             "give one with --work-folder",
         )
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as stack:
         try:
-            work = held.enter_context(scratch("bwtui-verify-", options.work_folder))
+            work = stack.enter_context(scratch("bwtui-verify-", options.work_folder))
         except OSError as error:
             where = options.work_folder or tempfile.gettempdir()
             raise StateFailed(
@@ -314,10 +314,10 @@ def _notes(compared: int, messages: int, facts: JournalFacts) -> list[str]:
 
 def _differing(classes: Mapping[str, int]) -> list[str]:
     """Return notes on differing timestamps and headers: not an anomaly, as readers of rows don't see them."""
-    what = {"time_differs": "timestamps", "headers_differ": "headers"}
+    labels = {"time_differs": "timestamps", "headers_differ": "headers"}
     return [
-        f"{classes[name]:,} records have different {said} than the messages that were sent"
-        for name, said in what.items()
+        f"{classes[name]:,} records have different {label} than the messages that were sent"
+        for name, label in labels.items()
         if classes.get(name)
     ]
 

@@ -120,9 +120,9 @@ def verify_recordings(
     report.notes = [
         f"the range that both cover was compared: {report.window['first_lsn']} to {report.window['last_lsn']}"
     ]
-    if anew := report.balance["expected"][READ_ANEW]:
+    if refetched := report.balance["expected"][READ_ANEW]:
         report.notes.append(
-            f"{anew:,} changes differ only in TOAST values that PostgreSQL did not send:"
+            f"{refetched:,} changes differ only in TOAST values that PostgreSQL did not send:"
             " each relay read them from the table at a different time"
         )
     report.notes += [note for sealed, facts in opened for note in _notes(sealed, facts)]
@@ -178,18 +178,18 @@ def _mark_read_anew(
     ).fetchall()
     for start in range(0, len(pairs), _SOME):
         chunk = pairs[start : start + _SOME]
-        one, other = _sent_rows(first, [at for at, _ in chunk]), _sent_rows(second, [at for _, at in chunk])
-        anew = [left for left, right in chunk if one[left] == other[right]]
+        first_rows, second_rows = _sent_rows(first, [at for at, _ in chunk]), _sent_rows(second, [at for _, at in chunk])
+        refetched = [left for left, right in chunk if first_rows[left] == second_rows[right]]
         connection.execute(
             "update compared set class = $class where is_partial and position in (select unnest($wanted))",
-            {"class": READ_ANEW, "wanted": anew},
+            {"class": READ_ANEW, "wanted": refetched},
         )
 
 
-def _sent_rows(sealed: SealedRecording, wanted: list[int]) -> dict[int, list[dict[str, str | None]]]:
+def _sent_rows(sealed: SealedRecording, positions: list[int]) -> dict[int, list[dict[str, str | None]]]:
     """Return the old and the new row of changes, without the values that PostgreSQL did not send."""
     with session(temp_directory="") as connection:
-        rows = connection.execute(_CHANGES, {"files": exact(sealed.paths()), "wanted": wanted}).fetchall()
+        rows = connection.execute(_CHANGES, {"files": exact(sealed.paths()), "wanted": positions}).fetchall()
     return {
         position: [
             {name: text for name, text in parse_row(row).items() if name not in unsent}
@@ -202,9 +202,9 @@ def _sent_rows(sealed: SealedRecording, wanted: list[int]) -> dict[int, list[dic
 def _notes(sealed: SealedRecording, facts: JournalFacts) -> list[str]:
     notes, folder = [], sealed.folder
     with session(temp_directory="") as connection:
-        (put,) = connection.execute(_PUT, {"files": exact(sealed.paths())}).fetchall()[0]
-    if put:
-        notes.append(f"{put:,} backfilled rows of {folder} were not compared")
+        (backfilled,) = connection.execute(_PUT, {"files": exact(sealed.paths())}).fetchall()[0]
+    if backfilled:
+        notes.append(f"{backfilled:,} backfilled rows of {folder} were not compared")
     if facts.later:
         notes.append(f"the last segment of {folder} is unfinished: its changes were not compared")
     if facts.gaps:

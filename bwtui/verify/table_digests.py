@@ -29,8 +29,8 @@ def digest_table(
     Raises psycopg2.Error.
     """
     assert shape.records is not None
-    for found in _ranges(snapshot, shape):
-        lines = np.frombuffer(found, _LINE)
+    for digests in _ranges(snapshot, shape):
+        lines = np.frombuffer(digests, _LINE)
         words = np.ascontiguousarray(lines["words"])
         columns: dict[str, Any] = {f"{name}{half}": words[:, at * 2 + half]
                                    for at, name in enumerate(("key", "row")) for half in (0, 1)}  # fmt: skip
@@ -57,13 +57,13 @@ def _ranges(snapshot: Connection, shape: TableShape) -> Iterator[memoryview]:
     for low in range(0, shape.records.blocks + 1, _BLOCKS):
         # The last range is open-ended.
         end = f" and ctid < '({low + _BLOCKS},0)'" if low + _BLOCKS <= shape.records.blocks else ""
-        ((found,),) = query(
+        ((digests,),) = query(
             snapshot,
             f"select pg_catalog.string_agg({line}, ''::pg_catalog.bytea) {from_table(shape)}"
             f" and ctid >= '({low},0)'{end}",
         )
-        if found is not None:
-            yield found
+        if digests is not None:
+            yield digests
 
 
 def _md5(record: str) -> str:

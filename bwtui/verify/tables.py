@@ -116,10 +116,10 @@ class TableShape:
 
     def texts(self, row: Sequence[str | None]) -> tuple[str, str, str | None]:
         """Return a row's key and all of its columns, and the key as PostgreSQL writes it, if that differs."""
-        own = dict(zip(self.forms, row, strict=True))
-        by_column = {name: of_text(own[name], form) for name, form in self.forms.items()}
-        key, own_key = (json.dumps([one[name] for name in self.table.key]) for one in (by_column, own))
-        return key, json.dumps(by_column), None if key == own_key else own_key
+        postgresql = dict(zip(self.forms, row, strict=True))
+        by_column = {name: of_text(postgresql[name], form) for name, form in self.forms.items()}
+        key, postgresql_key = (json.dumps([one[name] for name in self.table.key]) for one in (by_column, postgresql))
+        return key, json.dumps(by_column), None if key == postgresql_key else postgresql_key
 
 
 def shapes(snapshot: Connection, tables: Sequence[ComparedTable]) -> list[TableShape]:
@@ -217,9 +217,9 @@ def rows(
     if keys is None:
         yield from _chunks(snapshot, shape, _select(shape))
         return
-    found = [key for key in keys if key.startswith("[")]
-    for at in range(0, len(found), CHUNK):
-        if where := _where(shape, found[at : at + CHUNK]):
+    plain_keys = [key for key in keys if key.startswith("[")]
+    for at in range(0, len(plain_keys), CHUNK):
+        if where := _where(shape, plain_keys[at : at + CHUNK]):
             yield from _chunks(snapshot, shape, f"{_select(shape)} and {where}")
 
 
@@ -242,10 +242,10 @@ def rows_at(
     tids = ",".join(f'"({block},{line})"' for block, line in places)
     where = f" and ctid = any('{{{tids}}}'::pg_catalog.tid[]) and tableoid = {table_oid}::pg_catalog.oid"
     place = "(ctid::pg_catalog.text::pg_catalog.point)"
-    found = query(snapshot, f"{_select(shape, f'{place}[0]::int8, {place}[1]::int8, ')}{where}")
+    result = query(snapshot, f"{_select(shape, f'{place}[0]::int8, {place}[1]::int8, ')}{where}")
     return {
         (block, line): shape.texts([_text_of(cell, shape.decode) for cell in row])
-        for block, line, *row in found
+        for block, line, *row in result
     }
 
 
@@ -269,8 +269,8 @@ def _where(shape: TableShape, keys: Sequence[str]) -> str:
     table = shape.table
     if not shape.key_types:
         key = ", ".join(map(_text, table.key))
-        wanted = ", ".join(quote_literal(_compact(key)) for key in keys)
-        return f"pg_catalog.array_to_json(array[{key}])::text in ({wanted})"
+        literals = ", ".join(quote_literal(_compact(key)) for key in keys)
+        return f"pg_catalog.array_to_json(array[{key}])::text in ({literals})"
     # By equality of values, which can use an index. A text that is not valid for the type is not a row's key.
     values = [one for one in map(json.loads, keys) if all(map(_is_value, one, shape.key_types))]
     if not values:
@@ -315,5 +315,5 @@ def _text_of(cell: memoryview | None, decode: Decode | None) -> str | None:
 
 def _compact(key: str) -> str:
     """Return a key as PostgreSQL's array_to_json writes it."""
-    found: Any = json.loads(key)
-    return json.dumps(found, separators=(",", ":"), ensure_ascii=False)
+    decoded: Any = json.loads(key)
+    return json.dumps(decoded, separators=(",", ":"), ensure_ascii=False)

@@ -62,12 +62,12 @@ def undecide_unknown(store: duckdb.DuckDBPyConnection, unknown: Collection[int])
     if not unknown:
         return []
     rows = store.execute(_RECORDS).fetchall()
-    found = [UnknownSchema(*row) for row in rows if row[2] in unknown]
-    for one in found:
-        keys = sum(other.records for other in found if (other.topic, other.part) == (one.topic, "key"))
+    schemas = [UnknownSchema(*row) for row in rows if row[2] in unknown]
+    for one in schemas:
+        keys = sum(schema.records for schema in schemas if (schema.topic, schema.part) == (one.topic, "key"))
         where = _OF_KEYS if one.part == "key" else _OF_VALUES
-        given: dict[str, str | int] = {"topic": one.topic, "head": f"{one.number:08x}"}
-        given |= {"keys": keys} if one.part == "key" else {}
-        store.execute(f"insert into undecided select * from wrong where {where}", given)
-        store.execute(f"delete from wrong where {where}", given)
-    return found
+        parameters: dict[str, str | int] = {"topic": one.topic, "head": f"{one.number:08x}"}
+        parameters |= {"keys": keys} if one.part == "key" else {}
+        store.execute(f"insert into undecided select * from wrong where {where}", parameters)
+        store.execute(f"delete from wrong where {where}", parameters)
+    return schemas

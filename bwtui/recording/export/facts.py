@@ -48,29 +48,29 @@ class ExportFacts:
     @property
     def lines(self) -> list[str]:
         """Notes on what is missing at the beginning and at the end, one line each."""
-        found = []
+        notes = []
         if self.first_position:
-            found.append(f"the recording's first segments, with {self.first_position:,} changes, are missing")
+            notes.append(f"the recording's first segments, with {self.first_position:,} changes, are missing")
         elif not self.has_snapshot:
-            found.append("the recording has no snapshot: rows from before it began are missing")
+            notes.append("the recording has no snapshot: rows from before it began are missing")
         if self.first_snapshot:
-            found.append(f"{self.first_snapshot} at the end of the recording")
+            notes.append(f"{self.first_snapshot} at the end of the recording")
         if self.is_being_written:
-            found.append("the recording is being written: later changes are missing")
+            notes.append("the recording is being written: later changes are missing")
         elif self.is_unfinished:
-            found.append("the recording is unfinished: 'bwtui recording recover' reports what was cut off")
+            notes.append("the recording is unfinished: 'bwtui recording recover' reports what was cut off")
         if self.open_lsn:
-            found.append(f"the last transaction, {format_lsn(self.open_lsn)}, was recorded incompletely")
-        return found
+            notes.append(f"the last transaction, {format_lsn(self.open_lsn)}, was recorded incompletely")
+        return notes
 
     @property
     def notes(self) -> list[str]:
         """Notes on everything that is missing, one line each."""
-        found = self.lines
+        lines = self.lines
         if self.gaps:
             more = f"; and {counted(len(self.gaps) - 1, 'more gap')}" if len(self.gaps) > 1 else ""
-            found.append(f"{self.gaps[0].line}{more}")
-        return found
+            lines.append(f"{self.gaps[0].line}{more}")
+        return lines
 
 
 NOTHING = ExportFacts()
@@ -87,14 +87,14 @@ def facts(view: RecordingView) -> ExportFacts:
                 gaps.append(ExportGap(position, event["from_lsn"], event["to_lsn"]))
             elif event["event"] == "pass":
                 kinds.add(event["kind"])
-    whole = whole_until(view.segments, view.last_lsn)
+    complete_lsn = whole_until(view.segments, view.last_lsn)
     status = view.status(view.length)
     by_chunks = whole_tables(status, view.first_time / 1_000_000, ("first",))
     return ExportFacts(
         gaps,
         has_snapshot="snapshot" in kinds or bool(by_chunks),
         first_position=view.first_position,
-        open_lsn=view.last_lsn if view.last_lsn > whole else 0,
+        open_lsn=view.last_lsn if view.last_lsn > complete_lsn else 0,
         first_snapshot=_first_snapshot(status),
         is_unfinished=not view.segments[-1].is_finished,
         is_being_written=is_being_written(view.folder),

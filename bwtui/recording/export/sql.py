@@ -125,20 +125,20 @@ class SqlWriter(Writer):
     @property
     def notes(self) -> list[str]:
         """Differences between the original tables and those that the file makes, one line each."""
-        found = [f"{what}: {listed(names)}" for kind, what in _DOUBTS if (names := self._tables.doubts[kind])]
-        if gone := self._tables.gone:
+        lines = [f"{what}: {listed(names)}" for kind, what in _DOUBTS if (names := self._tables.doubts[kind])]
+        if replaced := self._tables.gone:
             what = "dropped" if self._creates else "moved to separate schemas"
-            found.append(
-                f"tables whose name another table took, without later changes; {what}: {listed(gone)}"
+            lines.append(
+                f"tables whose name another table took, without later changes; {what}: {listed(replaced)}"
             )
         if self._lost:
-            found.append(f"{counted(self._lost, 'change')} omitted, because the row is unknown")
+            lines.append(f"{counted(self._lost, 'change')} omitted, because the row is unknown")
         if self._unknown:
             what = counted(self._unknown, "backfilled tombstone")
-            found.append(f"{what} omitted: the recording has no row with such a key")
+            lines.append(f"{what} omitted: the recording has no row with such a key")
         if self._cut:
-            found.append(f"{counted(self._cut, 'transaction')} may be cut off by a gap")
-        return [f"{note}; comments in the file mark the places" for note in found]
+            lines.append(f"{counted(self._cut, 'transaction')} may be cut off by a gap")
+        return [f"{note}; comments in the file mark the places" for note in lines]
 
     def _pass_gap(self, gap: ExportGap) -> None:
         """Write a comment on what is missing between the last change and the next."""
@@ -183,11 +183,11 @@ class SqlWriter(Writer):
     # Statements.
 
     def _insert(self, change: Change) -> None:
-        table, given = quoted_table(change.relation), _given(change)
-        if not given:
+        table, values_by_name = quoted_table(change.relation), _given(change)
+        if not values_by_name:
             self._say(f"INSERT INTO {table} DEFAULT VALUES;\n")
             return
-        names, values = (", ".join(part) for part in zip(*given, strict=True))
+        names, values = (", ".join(part) for part in zip(*values_by_name, strict=True))
         # Without OVERRIDING, columns GENERATED ALWAYS AS IDENTITY would reject a value.
         self._say(f"INSERT INTO {table} ({names}) OVERRIDING SYSTEM VALUE VALUES ({values});\n")
 
@@ -197,24 +197,24 @@ class SqlWriter(Writer):
         The row is not deleted first, because a foreign key might cascade. In a table without a key, the row
         is inserted only if no equal row exists.
         """
-        table, given = quoted_table(change.relation), _given(change)
-        found = self._where(change)
-        if found is not None:
-            others = [f"{name} = {value}" for name, value in given if name not in _key_names(change)]
-            if others:
-                self._say(f"UPDATE {table} SET {', '.join(others)} WHERE {found};\n")
+        table, values_by_name = quoted_table(change.relation), _given(change)
+        condition = self._where(change)
+        if condition is not None:
+            assignments = [f"{name} = {value}" for name, value in values_by_name if name not in _key_names(change)]
+            if assignments:
+                self._say(f"UPDATE {table} SET {', '.join(assignments)} WHERE {condition};\n")
         else:
-            found = (
+            condition = (
                 " AND ".join(
                     _is_same(quote_identifier(column.name), value)
                     for column, value in zip(change.relation.columns, change.after or (), strict=True)
                 )
                 or "true"
             )
-        names, values = (", ".join(part) for part in zip(*given, strict=True)) if given else ("", "")
-        into = f"{table} ({names}) OVERRIDING SYSTEM VALUE" if given else table
+        names, values = (", ".join(part) for part in zip(*values_by_name, strict=True)) if values_by_name else ("", "")
+        into = f"{table} ({names}) OVERRIDING SYSTEM VALUE" if values_by_name else table
         self._say(
-            f"INSERT INTO {into} SELECT {values} WHERE NOT EXISTS (SELECT FROM {table} WHERE {found});\n"
+            f"INSERT INTO {into} SELECT {values} WHERE NOT EXISTS (SELECT FROM {table} WHERE {condition});\n"
         )
 
     def _update(self, change: Change) -> None:
@@ -311,16 +311,16 @@ def _assignments(change: Change, doubtful: set[str]) -> list[str]:
     value that the table may not have yet is set even if it did not change.
     """
     assert change.after is not None
-    found = []
+    assignments = []
     for index, (column, value) in enumerate(zip(change.relation.columns, change.after, strict=True)):
         if value is UNCHANGED or column.name in change.filled:
             continue
         old: Field | UnknownValue = sent_value(change, index, old=True)
-        is_known = old == value and column.name not in doubtful
-        if is_known or (column.name in change.key_columns and (old == value or change.before is None)):
+        is_unchanged = old == value and column.name not in doubtful
+        if is_unchanged or (column.name in change.key_columns and (old == value or change.before is None)):
             continue
-        found.append(f"{quote_identifier(column.name)} = {literal(value)}")
-    return found
+        assignments.append(f"{quote_identifier(column.name)} = {literal(value)}")
+    return assignments
 
 
 def _where(change: Change, doubtful: set[str], *, as_created: bool) -> str | None:

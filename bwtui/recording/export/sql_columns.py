@@ -39,12 +39,12 @@ def became(old: tuple[Column, ...], new: tuple[Column, ...]) -> ColumnChanges:
     same = 0
     while same < min(len(old), len(new)) and not _cost(old[same], new[same]):
         same += 1
-    found = ColumnChanges([(old[at], new[at]) for at in range(same)])
-    _align(old[same:], new[same:], found)
-    return found
+    changes = ColumnChanges([(old[at], new[at]) for at in range(same)])
+    _align(old[same:], new[same:], changes)
+    return changes
 
 
-def _align(old: tuple[Column, ...], new: tuple[Column, ...], found: ColumnChanges) -> None:
+def _align(old: tuple[Column, ...], new: tuple[Column, ...], changes: ColumnChanges) -> None:
     costs = _costs(old, new)
     # Adding a column at the end costs less than adding it elsewhere.
     last = min(range(len(new) + 1), key=lambda at: (costs[-1][at] + (len(new) - at) * _ADDED, -at))
@@ -62,9 +62,9 @@ def _align(old: tuple[Column, ...], new: tuple[Column, ...], found: ColumnChange
         else:
             j -= 1
             inserted.append(new[j])
-    found.kept += reversed(kept)
-    found.dropped += reversed(dropped)
-    found.added += [*reversed(inserted), *new[last:]]
+    changes.kept += reversed(kept)
+    changes.dropped += reversed(dropped)
+    changes.added += [*reversed(inserted), *new[last:]]
 
 
 def _costs(old: tuple[Column, ...], new: tuple[Column, ...]) -> list[list[float]]:
@@ -72,8 +72,8 @@ def _costs(old: tuple[Column, ...], new: tuple[Column, ...]) -> list[list[float]
     rows = [[at * _INSERTED for at in range(len(new) + 1)]]
     for i, one in enumerate(old, 1):
         above, row = rows[-1], [i * _DROPPED]
-        for j, other in enumerate(new, 1):
-            row.append(min(above[j - 1] + _cost(one, other), above[j] + _DROPPED, row[-1] + _INSERTED))
+        for j, new_column in enumerate(new, 1):
+            row.append(min(above[j - 1] + _cost(one, new_column), above[j] + _DROPPED, row[-1] + _INSERTED))
         rows.append(row)
     return rows
 

@@ -21,8 +21,8 @@ Doubt = Literal["added", "again", "retyped"]
 class TableWriter:
     """Keeps the tables' definitions up to date; without ``create`` it only comments on changes."""
 
-    def __init__(self, say: Callable[[str], None], *, create: bool) -> None:
-        self._say = say
+    def __init__(self, write: Callable[[str], None], *, create: bool) -> None:
+        self._say = write
         self._create = create
         self._seen: dict[int, Relation] = {}
         #: The tables that may hold rows.
@@ -69,11 +69,11 @@ class TableWriter:
     def prepare(self, change: Change) -> None:
         """Write the definitions that the table of ``change`` needs first."""
         relation = change.relation
-        is_there = self._follow(relation, change.key_columns)
+        exists = self._follow(relation, change.key_columns)
         self._seen[relation.oid] = relation
         if self._create:
             key = _primary_key(relation, change.key_columns)
-            if not is_there:
+            if not exists:
                 self._say(_create(relation, key))
             elif key != self._keys[relation.oid]:
                 self._say(_rekey(relation, key))
@@ -220,8 +220,8 @@ def _alter(changes: ColumnChanges, now: Relation) -> Iterator[str]:
     table = f"ALTER TABLE {quoted_table(now)}"
     for column in changes.dropped:
         yield f"{table} DROP COLUMN {quote_identifier(column.name)};"
-    taken = {column.name for pair in changes.kept for column in pair}
-    yield from _rename(table, [(old.name, new.name) for old, new in changes.renamed], taken)
+    used_names = {column.name for pair in changes.kept for column in pair}
+    yield from _rename(table, [(old.name, new.name) for old, new in changes.renamed], used_names)
     for old, new in changes.kept:
         if _type(old) != _type(new):
             yield _retype(table, new)
@@ -230,11 +230,11 @@ def _alter(changes: ColumnChanges, now: Relation) -> Iterator[str]:
         yield f"{table} ADD COLUMN {quote_identifier(column.name)} {kind};{note}"
 
 
-def _rename(table: str, names: list[tuple[str, str]], taken: set[str]) -> Iterator[str]:
+def _rename(table: str, names: list[tuple[str, str]], used_names: set[str]) -> Iterator[str]:
     steps = names
     if {old for old, _ in names} & {new for _, new in names}:
         # A new name equals another column's old name.
-        free = (name for at in count() if (name := f"bwtui {at}") not in taken)
+        free = (name for at in count() if (name := f"bwtui {at}") not in used_names)
         between = list(islice(free, len(names)))
         steps = [(old, name) for (old, _), name in zip(names, between, strict=True)]
         steps += [(name, new) for name, (_, new) in zip(between, names, strict=True)]
@@ -297,8 +297,8 @@ def _rename_table(table: Relation, name: str) -> str:
     return f"ALTER TABLE {quoted_table(table)} RENAME TO {quote_identifier(name)};"
 
 
-def _named_alike(one: Relation, other: Relation) -> bool:
-    return (one.namespace, one.name) == (other.namespace, other.name)
+def _named_alike(first: Relation, second: Relation) -> bool:
+    return (first.namespace, first.name) == (second.namespace, second.name)
 
 
 def quoted_table(table: Relation) -> str:

@@ -294,12 +294,12 @@ class SegmentFile:
             return None
         like_header = _like_header(self.mark)
         with mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ) as view:
-            found = like_header.search(view, offset + _BEFORE_KIND)
-            while found is not None:
-                begins = found.start() - _BEFORE_KIND
+            match = like_header.search(view, offset + _BEFORE_KIND)
+            while match is not None:
+                begins = match.start() - _BEFORE_KIND
                 if self._is_header(view[begins : begins + HEADER_SIZE], number, self.size - begins):
                     return begins
-                found = like_header.search(view, found.start() + 1)
+                match = like_header.search(view, match.start() + 1)
         return None
 
     @staticmethod

@@ -106,8 +106,8 @@ class SegmentContext:
         elif block.kind == BlockKind.EVENT:
             event = event_said(block, segment)
             if event["event"] == "pass":
-                said = {name: value for name, value in event.items() if name != "event"}
-                self.current_pass = cast(Pass, said)
+                details = {name: value for name, value in event.items() if name != "event"}
+                self.current_pass = cast(Pass, details)
 
 
 def read_batch(block: JournalBlock, segment: str) -> RecordedBatch:
@@ -151,21 +151,21 @@ def summarize(
             counter = "backfill_rows" if context.puts_rows else "snapshot_rows"
             counts.append((table, counter, len(batch.frames)))
         last = batch.before._replace(ordinal=batch.before.ordinal + len(batch.frames))
-        found = FrameScan(changes, b"", 0, batch.before.commit_lsn, last)
+        scanned = FrameScan(changes, b"", 0, batch.before.commit_lsn, last)
     else:
         letters = tags(batch.frames)
-        found = scan(batch.frames, letters, batch.before, position)
+        scanned = scan(batch.frames, letters, batch.before, position)
         counts = count_changes(batch.frames, letters, context.relations) + counts
     entry = IndexEntry(
         block.offset,
         block.kind,
-        found.changes,
-        found.transactions,
+        scanned.changes,
+        scanned.transactions,
         block.received,
-        found.first_lsn,
-        found.last.commit_lsn,
+        scanned.first_lsn,
+        scanned.last.commit_lsn,
     )
-    return BatchSummary(entry, found.entries, counts, found.last)
+    return BatchSummary(entry, scanned.entries, counts, scanned.last)
 
 
 def _table_of(kind: BlockKind, batch: RecordedBatch, frame: int, context: SegmentContext) -> str:

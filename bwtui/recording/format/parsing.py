@@ -50,17 +50,17 @@ def tags(frames: Sequence[bytes]) -> bytes:
     return bytes(map(_tag, frames))
 
 
-def scan(frames: Sequence[bytes], found: bytes, before: Transaction, first_position: int) -> FrameScan:
+def scan(frames: Sequence[bytes], tags: bytes, before: Transaction, first_position: int) -> FrameScan:
     """Number the changes of a batch and list the transactions that begin in it.
 
-    ``found`` are the frames' tags, ``before`` is the transaction that is open at their beginning, and
+    ``tags`` are the frames' tags, ``before`` is the transaction that is open at their beginning, and
     ``first_position`` is the number of changes before them in the segment.
     """
-    is_change = found.translate(_IS_CHANGE)
+    is_change = tags.translate(_IS_CHANGE)
     entries = []
     position, start, last = first_position, 0, before
-    first_lsn = before.commit_lsn if found[:1] != b"B" else 0
-    at = found.find(_BEGIN)
+    first_lsn = before.commit_lsn if tags[:1] != b"B" else 0
+    at = tags.find(_BEGIN)
     while at >= 0:
         position += is_change.count(1, start, at)
         start = at
@@ -68,7 +68,7 @@ def scan(frames: Sequence[bytes], found: bytes, before: Transaction, first_posit
         time += POSTGRES_EPOCH_US
         first_lsn = first_lsn or lsn
         entries.append(TRANSACTION_ENTRY.pack(lsn, time, xid, position))
-        at = found.find(_BEGIN, at + 1)
+        at = tags.find(_BEGIN, at + 1)
     if entries:
         last = Transaction(lsn, time, xid)
     last = last._replace(ordinal=last.ordinal + is_change.count(1, start))
@@ -94,8 +94,8 @@ def count_changes(
     at = found.find(_TRUNCATE)
     while at >= 0:
         # A TRUNCATE also names tables that the relay excludes; these are not recorded here.
-        known = [relations[oid].qualified_name for oid in truncated(frames[at]) if oid in relations]
-        counts += [(name, "truncates", 1) for name in known]
+        names = [relations[oid].qualified_name for oid in truncated(frames[at]) if oid in relations]
+        counts += [(name, "truncates", 1) for name in names]
         at = found.find(_TRUNCATE, at + 1)
     return counts
 

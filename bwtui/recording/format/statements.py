@@ -199,10 +199,10 @@ def _pass(content: Any) -> None:
         number(content["first_batch"])
         identity(content["seen"])
         bytes.fromhex(text(content["session"]))
-    if (behind := content.get("behind")) is not None:
-        number(obj(behind)["lsn"])
-        number(behind["ordinal"] or 0)
-        if (recorded := behind.get("recorded")) is not None:
+    if (last_sent := content.get("behind")) is not None:
+        number(obj(last_sent)["lsn"])
+        number(last_sent["ordinal"] or 0)
+        if (recorded := last_sent.get("recorded")) is not None:
             bytes.fromhex(text(obj(recorded)["session"]))
             number(recorded["pass"], most=_PASSES)
             number(recorded["position"])
@@ -234,13 +234,13 @@ def schema_said(content: Any) -> dict[str, Any]:
     entry = from_json_object(SchemaEntry, obj(content))
     _conform(entry, SchemaEntry)
     _moment(entry.time)
-    said = dataclasses.asdict(entry)
-    for value in said.values():
+    fields = dataclasses.asdict(entry)
+    for value in fields.values():
         if isinstance(value, str):
             text(value)
         elif isinstance(value, int):
             number(value, -LARGEST)
-    return said
+    return fields
 
 
 def _status(content: dict[str, Any]) -> None:

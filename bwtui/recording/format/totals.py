@@ -45,12 +45,12 @@ class SegmentTotals:
     def to_json(self) -> dict[str, Any]:
         """Return the totals in the form of the foot."""
         tables = {table: dict(counters) for table, counters in self.tables.items()}
-        put = {table: counters.pop(_PUT, 0) for table, counters in tables.items()}
-        for table, rows in put.items():
+        backfilled = {table: counters.pop(_PUT, 0) for table, counters in tables.items()}
+        for table, rows in backfilled.items():
             if rows:
                 tables[table][_ROWS] = tables[table].get(_ROWS, 0) + rows
-        found = {**dataclasses.asdict(self), "tables": tables}
-        return {**found, _PUT: {table: rows for table, rows in put.items() if rows}}
+        content = {**dataclasses.asdict(self), "tables": tables}
+        return {**content, _PUT: {table: rows for table, rows in backfilled.items() if rows}}
 
 
 _ROWS, _PUT = "snapshot_rows", "backfill_rows"

@@ -114,15 +114,15 @@ def durable_damage(file: SegmentFile, damage: DamagedAt, number: int) -> Damaged
     Return None if a crash may have torn it, that is, if nothing after it proves that it was synced. The
     search covers the rest of the file, however large the damaged range is.
     """
-    begins, whole, reached = damage.place.offset, None, 0
+    begins, intact_at, reached = damage.place.offset, None, 0
     offset: int | None = begins
     while offset is not None and (offset := file.resume(offset, number)) is not None:
-        whole = offset if whole is None else whole
+        intact_at = offset if intact_at is None else intact_at
         try:
             for block in file.blocks(offset):
                 until, reached = _synced_by(block, reached)
                 if until > begins:
-                    return _with_range(damage, whole)
+                    return _with_range(damage, intact_at)
                 offset = block.end
         except DamagedAt as more:
             offset = more.place.offset + 1
@@ -149,15 +149,15 @@ def _synced_by(block: JournalBlock, reached: int) -> tuple[int, int]:
     return (reached, block.end) if synced is None else (synced, 0)
 
 
-def _with_range(damage: DamagedAt, whole: int) -> DamagedAt:
+def _with_range(damage: DamagedAt, intact_at: int) -> DamagedAt:
     begins = damage.place.offset
-    if whole == begins:
+    if intact_at == begins:
         # The next intact block is at the damaged offset but is not the expected one, which is gone
         # completely.
         return damaged(
             damage.place, f"{damage.reason}; this data had already been synced to disk", _DURABLE_HINT
         )
-    reason = f"{damage.reason}; bytes {begins:,} to {whole - 1:,} had already been synced to disk"
+    reason = f"{damage.reason}; bytes {begins:,} to {intact_at - 1:,} had already been synced to disk"
     return damaged(damage.place, reason, _DURABLE_HINT)
 
 

@@ -35,18 +35,18 @@ class QueryNames:
 def completed(text: str, names: QueryNames) -> str | None:
     """Return ``text`` with its last word completed or the next word added; None if there is no completion."""
     try:
-        found = tokens(text)[:-1]
+        typed = tokens(text)[:-1]
     except QueryError:
         return None
-    begun = found[-1] if found and found[-1].kind == "word" and not text[-1:].isspace() else None
-    expected, field = _expected(found[:-1] if begun else found)
-    word = text[begun.column :] if begun else ""
+    begun = typed[-1] if typed and typed[-1].kind == "word" and not text[-1:].isspace() else None
+    expected, field = _expected(typed[:-1] if begun else typed)
+    prefix = text[begun.column :] if begun else ""
     if begun is None and text and not text[-1].isspace() and text[-1] != "(":
         # After an operator or a quoted text, a space is needed first.
         return None
-    for candidate in _candidates(expected, field, word, names):
-        if len(candidate) > len(word) and candidate.lower().startswith(word.lower()):
-            return text[: len(text) - len(word)] + candidate
+    for candidate in _candidates(expected, field, prefix, names):
+        if len(candidate) > len(prefix) and candidate.lower().startswith(prefix.lower()):
+            return text[: len(text) - len(prefix)] + candidate
     return None
 
 
@@ -73,9 +73,9 @@ def _expected(before: Iterable[Token]) -> tuple[Expected, FieldName | None]:
     return expected, field
 
 
-def _candidates(expected: Expected, field: FieldName | None, word: str, names: QueryNames) -> Iterable[str]:
+def _candidates(expected: Expected, field: FieldName | None, prefix: str, names: QueryNames) -> Iterable[str]:
     if expected == "field":
-        side, dot, _ = word.partition(".")
+        side, dot, _ = prefix.partition(".")
         if dot and side.lower() in SIDES:
             return [f"{side}.{column}" for column in names.columns if _PLAIN.fullmatch(column)]
         return [*(f"{name}." if name in SIDES else name for name in BY_NAME), "not"]

@@ -84,10 +84,10 @@ def _all(parts: tuple[Test, ...]) -> Test:
     def test(change: Change, message: SentMessage | None) -> Answer:
         answer: Answer = True
         for part in parts:
-            found = part(change, message)
-            if found is False:
+            matches = part(change, message)
+            if matches is False:
                 return False
-            if found is None:
+            if matches is None:
                 answer = None
         return answer
 
@@ -98,10 +98,10 @@ def _any(parts: tuple[Test, ...]) -> Test:
     def test(change: Change, message: SentMessage | None) -> Answer:
         answer: Answer = False
         for part in parts:
-            found = part(change, message)
-            if found:
+            matches = part(change, message)
+            if matches:
                 return True
-            if found is None:
+            if matches is None:
                 answer = None
         return answer
 
@@ -110,8 +110,8 @@ def _any(parts: tuple[Test, ...]) -> Test:
 
 def _not(part: Test) -> Test:
     def test(change: Change, message: SentMessage | None) -> Answer:
-        found = part(change, message)
-        return None if found is None else not found
+        matches = part(change, message)
+        return None if matches is None else not matches
 
     return test
 
@@ -138,20 +138,20 @@ def _compare(node: Compare) -> Test:
     )
 
 
-def _compare_value(value: Value, compare: Callable[[Any, Any], bool], wanted: Any) -> Test:
+def _compare_value(value: Value, compare: Callable[[Any, Any], bool], operand: Any) -> Test:
     def test(change: Change, message: SentMessage | None) -> Answer:
         actual = value(change, message)
-        return None if actual is None else compare(actual, wanted)
+        return None if actual is None else compare(actual, operand)
 
     return test
 
 
-def _is_table(wanted: str) -> Test:
+def _is_table(table: str) -> Test:
     def test(change: Change, message: SentMessage | None) -> Answer:
         relation = change.relation
-        return relation.name == wanted or (dotted and relation.qualified_name == wanted)
+        return relation.name == table or (dotted and relation.qualified_name == table)
 
-    dotted = "." in wanted
+    dotted = "." in table
     return test
 
 
@@ -166,16 +166,16 @@ def _of_text(lookup: Lookup, holds: Callable[[str], bool]) -> Test:
 
 
 def _compare_column(lookup: Lookup, order: str, operand: TextOperand) -> Test:
-    wanted, compare = operand.value, _ORDERS[order]
-    if operand.bare and order == "=" and wanted.lower() in BOOLEANS:
-        return _of_text(lookup, BOOLEANS[wanted.lower()].__contains__)
-    number = as_number(wanted) if operand.bare else None
+    operand_text, compare = operand.value, _ORDERS[order]
+    if operand.bare and order == "=" and operand_text.lower() in BOOLEANS:
+        return _of_text(lookup, BOOLEANS[operand_text.lower()].__contains__)
+    number = as_number(operand_text) if operand.bare else None
     if number is None:
-        return _of_text(lookup, lambda text: compare(text, wanted))
+        return _of_text(lookup, lambda text: compare(text, operand_text))
 
     def compared(text: str) -> bool:
         value = as_number(text)
-        return compare(text, wanted) if value is None else compare(value, number)
+        return compare(text, operand_text) if value is None else compare(value, number)
 
     return _of_text(lookup, compared)
 
@@ -286,9 +286,9 @@ def _indexes(name: str) -> Callable[[Relation], int | None]:
     places: dict[int, tuple[Relation, int | None]] = {}
 
     def index_of(relation: Relation) -> int | None:
-        found = places.get(id(relation))
-        if found is not None:
-            return found[1]
+        indexes = places.get(id(relation))
+        if indexes is not None:
+            return indexes[1]
         names = [column.name for column in relation.columns]
         index = names.index(name) if name in names else None
         if len(places) >= _MOST_RELATIONS:

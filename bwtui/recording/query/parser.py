@@ -78,7 +78,7 @@ class _Parser:
             raise self._unexpected("'and', 'or' or the end")
         return node
 
-    def _unexpected(self, wanted: str) -> QueryError:
+    def _unexpected(self, expected: str) -> QueryError:
         token = self._token
         hint = "see docs/query.md: conditions are joined by and, or, not and parentheses"
         before = self._tokens[self._at - 1] if self._at else None
@@ -93,7 +93,7 @@ class _Parser:
             hint = (
                 f"did you mean {close!r}?" if close else "a value with spaces or signs is written in 'quotes'"
             )
-        return self._error(f"expected {wanted}, but found {token.shown}", token, hint)
+        return self._error(f"expected {expected}, but found {token.shown}", token, hint)
 
     # Conditions among each other.
 
@@ -127,10 +127,10 @@ class _Parser:
             raise self._error(f"more than {_DEEPEST} nested parentheses", begin, hint)
         node = self._either()
         if not self._token.is_operator(")"):
-            wanted = "'and', 'or' or ')'"
+            expected = "'and', 'or' or ')'"
             if self._token.kind == "end":
-                raise self._error(f"expected {wanted}, but found the end", self._token, "a '(' is not closed")
-            raise self._unexpected(wanted)
+                raise self._error(f"expected {expected}, but found the end", self._token, "a '(' is not closed")
+            raise self._unexpected(expected)
         self._take()
         self._depth -= 1
         return node

@@ -37,14 +37,14 @@ def rows(change: Change) -> Iterator[tuple[Change, SentMessage | None]]:
 
 def _truncated(change: Change) -> Iterator[tuple[Change, SentMessage | None]]:
     # The key of a TRUNCATE's message is the table's name.
-    left = list(change.messages)
+    remaining = list(change.messages)
     for table in change.truncated:
         named = table.qualified_name.encode()
-        message = next((message for message in left if message.key == named), None)
+        message = next((message for message in remaining if message.key == named), None)
         if message is not None:
-            left.remove(message)
+            remaining.remove(message)
         yield _of_table(change, table), message
-    for message in left:
+    for message in remaining:
         yield change, message
 
 

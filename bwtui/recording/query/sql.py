@@ -98,19 +98,19 @@ def _compare(node: Compare) -> str:
     return _compare_whole(ref, node.order, operand)
 
 
-def _compare_whole(ref: FieldRef, order: str, wanted: int) -> str:
+def _compare_whole(ref: FieldRef, order: str, number: int) -> str:
     # Engines treat numbers outside the column's type differently: some convert them to floats.
     limit = 1 << (31 if ref.field.name in _INTS else 63)
-    if -limit <= wanted < limit:
-        return f"({_name(ref)} {order} {wanted})"
-    answer = order.startswith("<") if wanted > 0 else order.startswith(">")
+    if -limit <= number < limit:
+        return f"({_name(ref)} {order} {number})"
+    answer = order.startswith("<") if number > 0 else order.startswith(">")
     return f"(CASE WHEN {_name(ref)} IS NOT NULL THEN {'TRUE' if answer else 'FALSE'} END)"
 
 
-def _is_table(wanted: str) -> str:
-    ways = [f'"table" = {quoted(wanted)}']
-    for place in (place for place, character in enumerate(wanted) if character == "."):
-        namespace, name = quoted(wanted[:place]), quoted(wanted[place + 1 :])
+def _is_table(table: str) -> str:
+    ways = [f'"table" = {quoted(table)}']
+    for place in (place for place, character in enumerate(table) if character == "."):
+        namespace, name = quoted(table[:place]), quoted(table[place + 1 :])
         ways.append(f'("schema" = {namespace} AND "table" = {name})')
     return f"({' OR '.join(ways)})"
 
@@ -135,10 +135,10 @@ def _compare_column(column: str, node: Compare) -> str:
 
 def _is_changed(column: str) -> str:
     before, after = '"before"', '"after"'
-    there = f"{_has(before, column)} AND {_has(after, column)}"
+    has_both = f"{_has(before, column)} AND {_has(after, column)}"
     differ = f"NOT ({_value(before, column)} IS NOT DISTINCT FROM {_value(after, column)})"
     unchanged = _is_in_unchanged(column)
-    return f"(CASE WHEN {unchanged} THEN FALSE WHEN {there} THEN {differ} END)"
+    return f"(CASE WHEN {unchanged} THEN FALSE WHEN {has_both} THEN {differ} END)"
 
 
 def _match(node: Match) -> str:
@@ -154,10 +154,10 @@ def _is_null(ref: FieldRef) -> str:
     if ref.column is None:
         return f"({_name(ref)} IS NULL)"
     row = _name(ref)
-    known = f"WHEN {_has(row, ref.column)} THEN {_value(row, ref.column)} IS NULL"
+    is_known_null = f"WHEN {_has(row, ref.column)} THEN {_value(row, ref.column)} IS NULL"
     if ref.side != "after":
-        return f"(CASE {known} END)"
-    return f"(CASE {known} WHEN {_is_in_unchanged(ref.column)} THEN FALSE END)"
+        return f"(CASE {is_known_null} END)"
+    return f"(CASE {is_known_null} WHEN {_is_in_unchanged(ref.column)} THEN FALSE END)"
 
 
 def _is_unchanged(ref: FieldRef) -> str:
@@ -182,16 +182,16 @@ def _is_number(text: str) -> str:
 def _sort_key(text: str) -> str:
     """Return SQL that computes `values.sort_key` of ``text``, a number."""
     parts = quoted(NUMBER_PARTS)
-    whole, behind = (f"regexp_extract({text}, {parts}, {group})" for group in (1, 2))
+    whole, fraction = (f"regexp_extract({text}, {parts}, {group})" for group in (1, 2))
     exponent = f"coalesce(try_cast(regexp_extract({text}, {parts}, 3) AS INT), 0)"
     left, right = (f"greatest({sign}{exponent}, 0)" for sign in "- ")
-    digits = f"concat(repeat('0', {left}), {whole}, {behind}, repeat('0', {right}))"
+    digits = f"concat(repeat('0', {left}), {whole}, {fraction}, repeat('0', {right}))"
     point = f"(length({whole}) + {right})"
     whole = f"ltrim(substr({digits}, 1, {point}), '0')"
-    behind = f"rtrim(substr({digits}, {point} + 1), '0')"
+    fraction = f"rtrim(substr({digits}, {point} + 1), '0')"
     length = f"lpad(CAST(length({whole}) AS STRING), {LENGTH_DIGITS}, '0')"
-    key = f"concat({length}, {whole}, '.', {behind})"
-    negative = f"substr({text}, 1, 1) = '-' AND concat({whole}, {behind}) <> ''"
+    key = f"concat({length}, {whole}, '.', {fraction})"
+    negative = f"substr({text}, 1, 1) = '-' AND concat({whole}, {fraction}) <> ''"
     turned = f"concat('0', translate({key}, '0123456789', '9876543210'), '~')"
     return f"(CASE WHEN {negative} THEN {turned} ELSE concat('1', {key}) END)"
 

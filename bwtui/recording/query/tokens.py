@@ -38,10 +38,10 @@ class QueryError(UsageError):
     @property
     def rendered(self) -> str:
         """The query on one line, with a caret under the column."""
-        before, behind = (
+        before, after = (
             _UNSEEN.sub(" ", part) for part in (self.text[: self.column], self.text[self.column :])
         )
-        return f"{before}{behind}\n{' ' * cell_len(before)}^"
+        return f"{before}{after}\n{' ' * cell_len(before)}^"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +76,15 @@ class Token:
 
 def tokens(text: str) -> list[Token]:
     """Split ``text`` into tokens; the last one is the end. Raises QueryError."""
-    found, at = [], 0
+    result, at = [], 0
     while at < len(text):
         if text[at].isspace():
             at += 1
             continue
         token, at = _token(text, at)
-        found.append(token)
-    found.append(Token("end", "", len(text)))
-    return found
+        result.append(token)
+    result.append(Token("end", "", len(text)))
+    return result
 
 
 def _token(text: str, at: int) -> tuple[Token, int]:

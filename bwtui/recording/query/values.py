@@ -88,11 +88,11 @@ def sort_key(text: str) -> str:
     """
     match = _parts(text)
     assert match is not None, text
-    whole, behind, exponent = match[1], match[2] or "", int(match[3] or 0)
-    digits = "0" * max(-exponent, 0) + whole + behind + "0" * max(exponent, 0)
+    whole, fraction, exponent = match[1], match[2] or "", int(match[3] or 0)
+    digits = "0" * max(-exponent, 0) + whole + fraction + "0" * max(exponent, 0)
     point = len(whole) + max(exponent, 0)
-    whole, behind = digits[:point].lstrip("0"), digits[point:].rstrip("0")
-    key = f"{len(whole):0{LENGTH_DIGITS}d}{whole}.{behind}"
-    if text.startswith("-") and (whole or behind):
+    whole, fraction = digits[:point].lstrip("0"), digits[point:].rstrip("0")
+    key = f"{len(whole):0{LENGTH_DIGITS}d}{whole}.{fraction}"
+    if text.startswith("-") and (whole or fraction):
         return f"0{key.translate(_TURNED)}~"
     return f"1{key}"

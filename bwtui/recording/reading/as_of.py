@@ -210,8 +210,8 @@ class TableFold:
         key = change.key
         moved = old_key(change)
         is_needed = change.in_transaction or not change.messages
-        found = self._find(change, moved if moved is not None else key) if is_needed else None
-        before = found[0] if found is not None and change.in_transaction else None
+        existing = self._find(change, moved if moved is not None else key) if is_needed else None
+        before = existing[0] if existing is not None and change.in_transaction else None
         if change.operation in ("update", "delete") and before is None:
             self._unknown += 1
         if moved is not None:
@@ -221,9 +221,9 @@ class TableFold:
             return
         after = _completed(change, before)
         sent = self._spellings.sent(change)
-        if sent is None and found is not None and moved is None:
+        if sent is None and existing is not None and moved is None:
             # The topic still has the message that was sent before.
-            sent = found[1]
+            sent = existing[1]
         values = (_sort(change, key), pack(key), 0, change.position, pack(after), sent)
         self._database.execute("insert or replace into rows values (?, ?, ?, ?, ?, ?)", values)
 
@@ -296,8 +296,8 @@ class TableFold:
     def _find(self, change: Change, key: Sequence[Field]) -> tuple[tuple[Field, ...], bytes | None] | None:
         """Return a row, and the key that it was last sent with."""
         query = "select row, sent from rows where sort = ? and key = ? and n = 0"
-        found = self._database.execute(query, (_sort(change, key), pack(key))).fetchone()
-        return None if found is None else (unpack(found[0]), found[1])
+        row = self._database.execute(query, (_sort(change, key), pack(key))).fetchone()
+        return None if row is None else (unpack(row[0]), row[1])
 
     def _delete(self, change: Change, key: Sequence[Field]) -> None:
         self._database.execute(
@@ -310,10 +310,10 @@ class TableFold:
 
     def _delete_one(self, blob: bytes) -> bool:
         query = "select n from rows where sort = 0 and key = ? order by n limit 1"
-        found = self._database.execute(query, (blob,)).fetchone()
-        if found is None:
+        row = self._database.execute(query, (blob,)).fetchone()
+        if row is None:
             return False
-        self._database.execute("delete from rows where sort = 0 and key = ? and n = ?", (blob, found[0]))
+        self._database.execute("delete from rows where sort = 0 and key = ? and n = ?", (blob, row[0]))
         return True
 
     def _empty(self) -> None:

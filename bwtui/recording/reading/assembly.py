@@ -181,13 +181,13 @@ class Assembly:
     def _delivery(self, sent: _MessageSlot) -> tuple[DeliveryState, int | None, int | None]:
         if not self.is_sent:
             return "unsent", None, None
-        found = self._deliveries.get((self._batch.number, sent.section))
-        partition = found[0][sent.place] if found is not None else UNKNOWN
-        if found is None or partition == UNKNOWN:
+        reports = self._deliveries.get((self._batch.number, sent.section))
+        partition = reports[0][sent.place] if reports is not None else UNKNOWN
+        if reports is None or partition == UNKNOWN:
             return "unknown", None, None
         if partition == REFUSED:
             return "refused", None, None
-        return "acknowledged", partition, found[1][sent.place]
+        return "acknowledged", partition, reports[1][sent.place]
 
     def _headers(
         self, section: MessageSection, value: bytes | None, operation: str, transaction: Transaction

@@ -16,7 +16,7 @@ def whole_until(segments: Sequence[SegmentReader], last_lsn: int) -> int:
     In every pass only the last transaction can be incomplete: when another one begins, the one before it has
     ended.
     """
-    whole, is_last_of_pass, open_lsn = 0, True, 0
+    complete_lsn, is_last_of_pass, open_lsn = 0, True, 0
     for segment in reversed(segments):
         before = sum(entry.transactions for entry in segment.index)
         for entry in reversed(segment.index):
@@ -24,14 +24,14 @@ def whole_until(segments: Sequence[SegmentReader], last_lsn: int) -> int:
             if entry.kind == BlockKind.EVENT and segment.event_at(entry)["event"] == "pass":
                 is_last_of_pass, open_lsn = True, 0
             elif entry.kind == BlockKind.ROWS:
-                whole = max(whole, entry.last_lsn)
+                complete_lsn = max(complete_lsn, entry.last_lsn)
             elif entry.kind == BlockKind.CHANGES and is_last_of_pass:
                 is_open = _ends_open(read_batch(segment.block(entry), segment.name))
                 is_last_of_pass = is_open is None
                 if is_open:
                     open_lsn = entry.last_lsn
                 elif is_open is not None:
-                    whole = max(whole, entry.last_lsn)
+                    complete_lsn = max(complete_lsn, entry.last_lsn)
             if entry.kind == BlockKind.CHANGES and open_lsn:
                 stop = before + entry.transactions
                 begun = islice(segment.transactions(), before, stop) if entry.transactions else ()
@@ -39,10 +39,10 @@ def whole_until(segments: Sequence[SegmentReader], last_lsn: int) -> int:
                 ended = max(lsn if lsn < open_lsn else 0 for lsn in lsns)
                 if ended:
                     # Earlier blocks of this pass are older.
-                    whole, open_lsn = max(whole, ended), 0
-            if whole >= last_lsn:
-                return whole
-    return whole
+                    complete_lsn, open_lsn = max(complete_lsn, ended), 0
+            if complete_lsn >= last_lsn:
+                return complete_lsn
+    return complete_lsn
 
 
 def _ends_open(batch: RecordedBatch) -> bool | None:

@@ -57,11 +57,11 @@ def _counted(counts: TableCounts, change: Change, sign: int) -> TableCounts:
 
 def by_table(changes: Iterator[Change], most: int) -> tuple[Counter[str], int]:
     """Count the changes of each table among the first ``most``, and the changes read."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     read = 0
     for change in changes:
-        found.update(change.tables)
+        counts.update(change.tables)
         read += 1
         if read >= most:
             break
-    return found, read
+    return counts, read

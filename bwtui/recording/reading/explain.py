@@ -142,7 +142,7 @@ def _matches(changes: Iterable[Change], key: RowKey) -> Iterator[tuple[Change, s
     last: object = None
     place: list[int] = []
     sent_as: set[bytes] = set()
-    wanted = list(key.values)
+    values = list(key.values)
     for change in changes:
         if change.operation == "truncate":
             if key.table in change.tables:
@@ -155,8 +155,8 @@ def _matches(changes: Iterable[Change], key: RowKey) -> Iterator[tuple[Change, s
             last, names = columns, [column.name for column in columns]
             place = [names.index(n) for n in key.columns if n in names]
         after, before = change.after, change.before
-        is_new = after is not None and [after[i] for i in place] == wanted
-        is_old = before is not None and [before[i] for i in place] == wanted
+        is_new = after is not None and [after[i] for i in place] == values
+        is_old = before is not None and [before[i] for i in place] == values
         if is_new:
             sent_as |= _keys(change.messages[-1:])
             yield change, "" if is_old or old_key(change) is None else "from"

@@ -132,17 +132,17 @@ class Player:
         """Move to the next or the previous error or warning. Raises UsageError when there is none."""
         times = sorted(round(e.time * MICROS) for e in self._view.errors(self._view.length))
         if direction > 0:
-            found = next((t for t in times if t > self.time), None)
+            time = next((t for t in times if t > self.time), None)
         else:
-            found = next((t for t in reversed(times) if t < self.time), None)
-        if found is None:
-            where, other = ("after", "before") if direction > 0 else ("before", "after")
+            time = next((t for t in reversed(times) if t < self.time), None)
+        if time is None:
+            where, opposite = ("after", "before") if direction > 0 else ("before", "after")
             raise UsageError(
                 f"no error or warning {where} this position",
-                f"look for one {other} it" if times else "the recording has none",
+                f"look for one {opposite} it" if times else "the recording has none",
             )
         self.pause()
-        self.seek_time(found)
+        self.seek_time(time)
 
     def seek_text(self, text: str) -> None:
         """Move to the place that ``text`` names. Raises UsageError when it is not in the recording."""
@@ -170,14 +170,14 @@ class Player:
     def _of_xid(self, xid: int) -> int:
         view = self._view
         # Search after this position first: after a restart the same transaction may be recorded again.
-        found = view.of_xid(xid, self.position)
-        if found is None:
-            found = view.of_xid(xid)
-        if found is None:
+        position = view.of_xid(xid, self.position)
+        if position is None:
+            position = view.of_xid(xid)
+        if position is None:
             raise UsageError(
                 f"no transaction {xid} in the recording", "see the field xid of the recording's changes"
             )
-        return view.transaction(found)[1]
+        return view.transaction(position)[1]
 
     def _settle(self) -> None:
         self.skipping = 0

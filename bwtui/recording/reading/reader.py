@@ -199,11 +199,11 @@ class RecordingReader:
     def of_xid(self, xid: int, start: int = 0) -> int | None:
         for segment in self.segments:
             if segment.stop_position >= start:
-                for found in segment.find_xid(xid, start):
+                for candidate in segment.find_xid(xid, start):
                     # A session may have ended right after the BEGIN.
-                    change = next(self.changes(found, found + 1), None)
+                    change = next(self.changes(candidate, candidate + 1), None)
                     if change is not None and change.xid == xid:
-                        return found
+                        return candidate
         return None
 
     def transaction(self, position: int) -> tuple[int, int]:
@@ -218,9 +218,9 @@ class RecordingReader:
     def _next_start(self, position: int) -> int:
         """Return the start of the first transaction, or snapshot row, after ``position``."""
         for segment in self.segments[self._segment_at(position) :]:
-            found = segment.next_start(position)
-            if found is not None:
-                return found
+            start = segment.next_start(position)
+            if start is not None:
+                return start
         return self.length
 
     def transactions(self, start: int, stop: int) -> Iterator[RecordedTransaction]:
@@ -255,11 +255,11 @@ class RecordingReader:
                     "key_columns": route.key_columns,
                 }
         names: Any = TableCounts.__dataclass_fields__
-        found = {}
+        by_table = {}
         for table in dict.fromkeys([*totals, *routes]):
             numbers = {name: number for name, number in totals.get(table, {}).items() if name in names}
-            found[table] = TableCounts(**{**numbers, **routes.get(table, {})})
-        return found
+            by_table[table] = TableCounts(**{**numbers, **routes.get(table, {})})
+        return by_table
 
     def _replay(
         self, segment: SegmentReader, position: int, totals: dict[str, dict[str, int]] | None
@@ -306,7 +306,7 @@ class RecordingReader:
         return {}
 
     def errors(self, position: int) -> list[ErrorEntry]:
-        found: list[ErrorEntry] = []
+        entries: list[ErrorEntry] = []
         outages = Outages()
         for segment in reversed(self.segments):
             if segment.first_position > position:
@@ -317,20 +317,20 @@ class RecordingReader:
                 outages.known(from_json_object(ErrorEntry, content))
                 for block, content in segment.json_blocks(BlockKind.ERROR, until)
             ]
-            found = here + found
-            if len(found) >= _ERRORS:
+            entries = here + entries
+            if len(entries) >= _ERRORS:
                 break
-        return found[-_ERRORS:]
+        return entries[-_ERRORS:]
 
     def schemas(self, position: int) -> list[SchemaEntry]:
-        found: dict[tuple[str, int], SchemaEntry] = {}
+        newest: dict[tuple[str, int], SchemaEntry] = {}
         for segment in self.segments:
             if segment.first_position > position:
                 break
             for _, content in segment.json_blocks(BlockKind.SCHEMA, self._blocks_until(segment, position)):
                 entry = from_json_object(SchemaEntry, content)
-                found.setdefault((entry.subject, entry.id), entry)
-        return list(found.values())
+                newest.setdefault((entry.subject, entry.id), entry)
+        return list(newest.values())
 
     def _blocks_until(self, segment: SegmentReader, position: int) -> int:
         """Return the number of the segment's blocks before ``position``."""

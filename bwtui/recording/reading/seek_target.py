@@ -92,14 +92,14 @@ def _clock(text: str, within: SeekContext) -> int:
     # A recording may cover years; the days around the current time are enough.
     now = datetime.fromtimestamp(within.now / MICROS)
     day = max(day, now.replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=2))
-    found: list[int] = []
-    while day <= end and len(found) < 5:
+    times: list[int] = []
+    while day <= end and len(times) < 5:
         moment = day + timedelta(hours=hour, minutes=minute, seconds=second)
-        found.append(round(moment.timestamp() * MICROS))
+        times.append(round(moment.timestamp() * MICROS))
         day += timedelta(days=1)
     # "12:04" means the whole minute, "12:04:05" the whole second.
     width = (60 if match[3] is None else 1 if "." not in match[3] else 0) * MICROS
-    inside = [m for m in found if within.first - width < m <= within.last]
+    inside = [m for m in times if within.first - width < m <= within.last]
     if not inside:
         raise _outside(text, within)
     return max(min(inside, key=lambda m: abs(m - within.now)), within.first)

@@ -67,15 +67,15 @@ class SegmentReader:
         self.first_position = self.foot["first_position"]
 
     def _last_blocks(self) -> tuple[JournalBlock, JournalBlock, JournalBlock]:
-        found: list[JournalBlock] = []
+        blocks: list[JournalBlock] = []
         offset = self._index_offset
         for kind in (BlockKind.INDEX, BlockKind.TRANSACTIONS, BlockKind.FOOT):
             block = self.file.block(offset, with_payload=kind != BlockKind.TRANSACTIONS)
             if block.kind != kind:
                 raise damaged(SegmentPlace(self.name, offset), f"expected a {kind.name} block here")
-            found.append(block)
+            blocks.append(block)
             offset = block.end
-        return found[0], found[1], found[2]
+        return blocks[0], blocks[1], blocks[2]
 
     def _walk(self) -> None:
         """Build the index of an unfinished segment."""
@@ -165,14 +165,14 @@ class SegmentReader:
     def find_xid(self, xid: int, start: int) -> Iterator[int]:
         """Yield the positions, from ``start`` on, at which transaction ``xid`` begins."""
         packed = self.transaction_entries()
-        wanted = struct.pack("<I", xid)
-        at = packed.find(wanted)
+        packed_xid = struct.pack("<I", xid)
+        at = packed.find(packed_xid)
         while at >= 0:
             if at % TRANSACTION_ENTRY.size == 16:
                 entry = TransactionEntry(*TRANSACTION_ENTRY.unpack_from(packed, at - 16))
                 if self.first_position + entry.position >= start:
                     yield self.first_position + entry.position
-            at = packed.find(wanted, at + 1)
+            at = packed.find(packed_xid, at + 1)
 
     def batch_at(self, position: int) -> int:
         """Return the number in the index of the block that has the change at ``position``."""
@@ -202,17 +202,17 @@ class SegmentReader:
 
         count = len(packed) // size
         following = bisect.bisect_right(range(count), relative, key=begin)
-        behind = range(bisect.bisect_right(self.starts, relative), len(self.index))
+        later_blocks = range(bisect.bisect_right(self.starts, relative), len(self.index))
         begins = [begin(following)] if following < count else []
-        rows = next((self.starts[at] for at in behind if self.index[at].kind == BlockKind.ROWS), None)
+        rows = next((self.starts[at] for at in later_blocks if self.index[at].kind == BlockKind.ROWS), None)
         begins += [] if rows is None else [rows]
         return self.first_position + min(begins) if begins else None
 
     def block(self, entry: IndexEntry) -> JournalBlock:
         """Read the block of an index entry. Raises DamagedRecording, also if it does not match the entry."""
         block = self.file.block(entry.offset)
-        found = (block.kind, block.received, block.first_lsn, block.last_lsn)
-        if found != (entry.kind, entry.received, entry.first_lsn, entry.last_lsn):
+        actual = (block.kind, block.received, block.first_lsn, block.last_lsn)
+        if actual != (entry.kind, entry.received, entry.first_lsn, entry.last_lsn):
             raise damaged(SegmentPlace(self.name, entry.offset), "the index has a different block here")
         return block
 

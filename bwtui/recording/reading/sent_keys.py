@@ -79,9 +79,9 @@ class SentKeys:
             return None
         query = "select key from rows where oid = ? and sent = ?"
         for key in itertools.chain.from_iterable(map(spellings.of_tombstone, change.messages)):
-            found = self._database.execute(query, (oid, key)).fetchone()
-            if found is not None:
-                return unpack(found[0])
+            row = self._database.execute(query, (oid, key)).fetchone()
+            if row is not None:
+                return unpack(row[0])
         return None
 
 

@@ -26,10 +26,10 @@ class TransactionCounts:
 
 def counted(view: RecordingView, start: int, stop: int) -> TransactionCounts:
     """Count the changes at positions ``[start, stop)``. Raises DamagedRecording."""
-    found = TransactionCounts()
+    counts = TransactionCounts()
     for change in view.changes(start, stop):
-        found.changes[change.table, change.operation] += 1
-        found.messages.update(message.state for message in change.messages)
+        counts.changes[change.table, change.operation] += 1
+        counts.messages.update(message.state for message in change.messages)
         if change.without:
-            found.messages[change.without] += 1
-    return found
+            counts.messages[change.without] += 1
+    return counts

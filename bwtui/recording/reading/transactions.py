@@ -83,9 +83,9 @@ class TransactionFold:
 
     def listed(self) -> list[RecordedTransaction]:
         """Return the transactions to list, oldest first."""
-        found = {one.start: one for one in self._newest}
-        found |= {one.start: one for heap in (self._largest, self._longest) for _, _, one in heap}
-        return [found[start] for start in sorted(found)]
+        by_start = {one.start: one for one in self._newest}
+        by_start |= {one.start: one for heap in (self._largest, self._longest) for _, _, one in heap}
+        return [by_start[start] for start in sorted(by_start)]
 
 
 def _keep(

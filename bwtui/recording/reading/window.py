@@ -60,8 +60,8 @@ def window(
     position = min(max(position, bounds.start), bounds.stop)
     search = _Search(view, matches, cancelled, on_progress, bounds.stop - bounds.start)
     before, low = search.back(position, bounds.start)
-    behind, high = search.on(position, bounds.stop)
-    return ChangeWindow((*before, *behind), low, high, bounds, search.stopped)
+    following, high = search.on(position, bounds.stop)
+    return ChangeWindow((*before, *following), low, high, bounds, search.stopped)
 
 
 @dataclass
@@ -79,38 +79,38 @@ class _Search:
 
     def on(self, start: int, end: int) -> tuple[list[Change], int]:
         """Return the first matches from ``start`` on, and the position up to which all changes were read."""
-        found: list[Change] = []
+        changes: list[Change] = []
         weight = 0
         for change in self._matching(start, end):
-            found.append(change)
+            changes.append(change)
             weight += _weight(change)
-            if len(found) >= SIZE or weight > WEIGHT:
-                return found, change.position + 1
-        return found, self._seen if self.stopped else end
+            if len(changes) >= SIZE or weight > WEIGHT:
+                return changes, change.position + 1
+        return changes, self._seen if self.stopped else end
 
     def back(self, stop: int, end: int) -> tuple[list[Change], int]:
         """Return the last matches before ``stop``, and the position from which on all changes were read."""
-        found: deque[tuple[Change, int]] = deque()
+        changes: deque[tuple[Change, int]] = deque()
         stretch = SIZE
-        while stop > end and len(found) < SIZE:
+        while stop > end and len(changes) < SIZE:
             start = max(stop - stretch, end)
             part: deque[tuple[Change, int]] = deque()
-            weight, cut = sum(w for _, w in found), False
+            weight, cut = sum(w for _, w in changes), False
             for change in self._matching(start, stop):
                 part.append((change, _weight(change)))
                 weight += part[-1][1]
-                while len(part) > 1 and (len(part) + len(found) > SIZE or weight > WEIGHT):
+                while len(part) > 1 and (len(part) + len(changes) > SIZE or weight > WEIGHT):
                     weight -= part.popleft()[1]
                     cut = True
             if self.stopped:
                 # The stretch was not read to its end.
                 break
-            found = part + found
-            stop = found[0][0].position if cut else start
+            changes = part + changes
+            stop = changes[0][0].position if cut else start
             if cut or weight > WEIGHT:
                 break
             stretch = min(4 * stretch, _STRETCH)
-        return [change for change, _ in found], stop
+        return [change for change, _ in changes], stop
 
     def _matching(self, start: int, stop: int) -> Iterator[Change]:
         self._seen = start

@@ -39,8 +39,8 @@ class SparkReplayEngine:
         handed = hand_over(self._spark, work, work.producer, work.client)
         with plain_errors():
             if isinstance(self._rows, FrameRows):
-                made = self._rows.placed(placing).mapInArrow(_FrameTask(handed), from_arrow_schema(_RESULT))
-                return [LaneResult(*row) for row in made.collect()]
+                results = self._rows.placed(placing).mapInArrow(_FrameTask(handed), from_arrow_schema(_RESULT))
+                return [LaneResult(*row) for row in results.collect()]
             tasks = max(placing.tasks) + 1
             # An RDD rather than a data frame: Spark would plan and compile the latter for nothing.
             numbers = self._spark.sparkContext.parallelize(range(tasks), tasks)

@@ -35,7 +35,7 @@ class SparkDigestEngine:
 
         # Not a DataFrame: compiling a plan for it takes Java longer than the tasks.
         count = len(job.tasks)
-        found: list[DecodeResult] = (
+        results: list[DecodeResult] = (
             self._context.parallelize(range(count), count).mapPartitions(run).collect()
         )
-        return found
+        return results
