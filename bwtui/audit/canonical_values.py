@@ -163,7 +163,9 @@ def _avro_row(schema: RowSchema, row: Mapping[str, Any]) -> DecodedRow:
 def _parse_json(data: bytes, number: type[str]) -> dict[str, Any]:
     """Return a row with its numbers as they were written. Raises Undecodable."""
     try:
-        decoded: dict[str, Any] = json.loads(data, parse_int=number, parse_float=number, parse_constant=number)
+        decoded: dict[str, Any] = json.loads(
+            data, parse_int=number, parse_float=number, parse_constant=number
+        )
     except ValueError as error:
         raise UndecodableMessage("it is not valid JSON") from error
     return decoded

@@ -53,7 +53,11 @@ class ColumnHistory:
         explanations = [
             *([f"ADD COLUMN explains {', '.join(added)}: {_ADDED}"] if added else []),
             *([f"ADD COLUMN may explain {', '.join(perhaps)}: {_ADDED}"] if perhaps else []),
-            *([f"DROP COLUMN and ADD COLUMN may explain {', '.join(recreated)}: {_AGAIN}"] if recreated else []),
+            *(
+                [f"DROP COLUMN and ADD COLUMN may explain {', '.join(recreated)}: {_AGAIN}"]
+                if recreated
+                else []
+            ),
         ]
         if explanations and unexplained:
             explanations.append(f"no ALTER TABLE explains {', '.join(unexplained)}")

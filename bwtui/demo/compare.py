@@ -114,7 +114,9 @@ def _of_topic(table: DemoTable, content: TopicContents) -> dict[str, Any]:
 def _differences(columns: Sequence[ShopColumn], row: Row, value: Mapping[str, Any]) -> list[str]:
     record = _record(columns, value)
     names = [
-        column.name for column, expected, actual in zip(columns, row, record, strict=False) if expected != actual
+        column.name
+        for column, expected, actual in zip(columns, row, record, strict=False)
+        if expected != actual
     ]
     return names + (["(unknown fields)"] if len(record) > len(row) else [])
 

@@ -107,7 +107,9 @@ class SealedCheck:
 
     def _strangers(self, manifest: Manifest) -> list[str]:
         listed = {file.path for file in manifest.files} | {MANIFEST}
-        existing = {path.relative_to(self._root).as_posix() for path in self._root.rglob("*") if path.is_file()}
+        existing = {
+            path.relative_to(self._root).as_posix() for path in self._root.rglob("*") if path.is_file()
+        }
         if existing <= listed or (self._folder / SEALING).is_dir():
             return []
         # A running seal may have finished in the meantime.

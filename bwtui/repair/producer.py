@@ -134,8 +134,12 @@ class RowProducer:
         overtaken = tail.advance()
         named = {outgoing.message_key(key): key for key in keys} if overtaken else {}
         # A key that PostgreSQL writes differently from the requested one is in none of these.
-        overtaken_keys = [named[key] for key in overtaken if key in named] if overtaken <= named.keys() else keys
-        return SendResult(outgoing.rows, outgoing.tombstones, outgoing.left_out, overtaken_keys if overtaken else ())
+        overtaken_keys = (
+            [named[key] for key in overtaken if key in named] if overtaken <= named.keys() else keys
+        )
+        return SendResult(
+            outgoing.rows, outgoing.tombstones, outgoing.left_out, overtaken_keys if overtaken else ()
+        )
 
     # -- reading -------------------------------------------------------------------------------------------
 

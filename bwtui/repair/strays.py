@@ -181,7 +181,9 @@ class _TombstoneProducer:
     def settle(self) -> None:
         """Wait until all are acknowledged."""
         if remaining := self._producer.flush(_TIMEOUT_SECONDS):
-            self._fail(f"{remaining:,} tombstones were not acknowledged within {_TIMEOUT_SECONDS:.0f} seconds")
+            self._fail(
+                f"{remaining:,} tombstones were not acknowledged within {_TIMEOUT_SECONDS:.0f} seconds"
+            )
         self._raise()
 
     def _noted(self, error: KafkaError | None, _: object) -> None:

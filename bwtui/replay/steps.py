@@ -129,7 +129,9 @@ class ReplaySteps:
             counted = found.count(self._control.count)
         prefix = str(self._sealed.manifest.source.get("topic_prefix") or "")
         requested_prefix = self._job.options.prefix
-        names = {recorded: target_topic(recorded, prefix, requested_prefix) for recorded in sorted(counted.topics)}
+        names = {
+            recorded: target_topic(recorded, prefix, requested_prefix) for recorded in sorted(counted.topics)
+        }
         refuse_names(names, self._topics)
         plan = ReplayPlan(counted, missing=None if self._missing is None else self._missing.counts)
         for recorded, topic in names.items():

@@ -166,7 +166,9 @@ class Agreement:
             newest = pending.messages[int(np.flatnonzero(spellings == number)[-1])].timestamp()[1]
             self._newest[split.topic, number] = max(newest, self._newest.get((split.topic, number), newest))
         rest = np.flatnonzero(~is_row).tolist()
-        return ScannedMessages([pending.messages[at] for at in rest], [pending.offsets[at] for at in rest], [])
+        return ScannedMessages(
+            [pending.messages[at] for at in rest], [pending.offsets[at] for at in rest], []
+        )
 
     def _keep(self, split: Split, columns: dict[str, NDArray[Any]]) -> None:
         self._store.register("digested", pa.table(columns))
@@ -326,7 +328,9 @@ def records_at(
                 first, end = np.searchsorted(offsets, [part.offsets[0], part.offsets[-1] + 1]).tolist()
                 requested = offsets[first:end].tolist()
                 positions = [bisect_left(part.offsets, offset) for offset in requested]
-                chosen = [at for at, offset in zip(positions, requested, strict=True) if part.offsets[at] == offset]
+                chosen = [
+                    at for at, offset in zip(positions, requested, strict=True) if part.offsets[at] == offset
+                ]
                 messages = [part.messages[at] for at in chosen]
                 yield split, ScannedMessages(messages, [part.offsets[at] for at in chosen], [])
 

@@ -136,7 +136,9 @@ class KafkaByteReader:
         sent = self._sent_ids.get(topic, frozenset())
         if number is None or number in sent:
             return True
-        return _name_of(self._rows.schemas, number) in {_name_of(self._rows.schemas, sent_id) for sent_id in sent}
+        return _name_of(self._rows.schemas, number) in {
+            _name_of(self._rows.schemas, sent_id) for sent_id in sent
+        }
 
     def messages(self, ids: Sequence[int]) -> dict[int, tuple[bytes | None, bytes | None, dict[str, Any]]]:
         """Return key, value, and the row as PostgreSQL sent it, of messages."""
@@ -173,7 +175,9 @@ class KafkaByteReader:
                     for message, offset in zip(batch.messages, batch.offsets, strict=True):
                         if offset in offsets:
                             headers = headers_of(message)
-                            relay_headers = {k: v for k, v in headers if k.startswith(_HEADERS) and v is not None}
+                            relay_headers = {
+                                k: v for k, v in headers if k.startswith(_HEADERS) and v is not None
+                            }
                             record = KafkaRecord(message.key(), message.value(), relay_headers)
                             records[RecordPlace(topic_id, partition, offset)] = record
         return records

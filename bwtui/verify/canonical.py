@@ -275,7 +275,9 @@ def views(data: NDArray[np.uint8], starts: Int64, lengths: Int64) -> pa.Array:
         references["prefix"], references["at"] = prefixes[starts[long]], starts[long]
         entries["text"][long] = references.view("V12")
     return pa.Array.from_buffers(
-        pa.binary_view(), len(entries), [None, pa.py_buffer(entries), pa.py_buffer(np.ascontiguousarray(data))]
+        pa.binary_view(),
+        len(entries),
+        [None, pa.py_buffer(entries), pa.py_buffer(np.ascontiguousarray(data))],
     )
 
 

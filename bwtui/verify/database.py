@@ -303,8 +303,7 @@ class _LiveAudit:
         ]
         notes += [
             f"{number:,} records of {topic} have no key, so they can't be the latest value of a "
-            "key: they are "
-            "from before the table had one, or from a different producer"
+            "key: they are from before the table had one, or from a different producer"
             for topic, number in sorted(self._fold.without_key.items())
             if number
         ]

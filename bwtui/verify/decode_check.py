@@ -94,7 +94,9 @@ def _json_differs(data: bytes, texts: Mapping[str, str | None], unsent: Sequence
     except ValueError as error:
         raise UndecodableMessage("it is not valid JSON") from error
     return [
-        name for name in {*decoded, *texts} - set(unsent) if not _json_says(decoded.get(name), texts.get(name))
+        name
+        for name in {*decoded, *texts} - set(unsent)
+        if not _json_says(decoded.get(name), texts.get(name))
     ]
 
 

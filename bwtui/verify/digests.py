@@ -231,7 +231,10 @@ def _merged_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     pending: list[pa.RecordBatch] = []
     for batch in batches:
         pending.append(batch)
-        if sum(one.num_rows for one in pending) >= _BATCH or sum(one.nbytes for one in pending) >= _BATCH_BYTES:
+        if (
+            sum(one.num_rows for one in pending) >= _BATCH
+            or sum(one.nbytes for one in pending) >= _BATCH_BYTES
+        ):
             yield pa.Table.from_batches(pending)
             pending = []
     if pending:

@@ -74,7 +74,12 @@ def _describe(
         finding.note = f"{finding.note or ''}; a tombstone was sent, but Kafka has a row".lstrip("; ")
     sent = _row(reader, message[1])
     finding.fields = [
-        {"field": name, "sent": shown(sent_value), "postgresql": shown(expected.get(name)), "kafka": shown(kafka_value)}
+        {
+            "field": name,
+            "sent": shown(sent_value),
+            "postgresql": shown(expected.get(name)),
+            "kafka": shown(kafka_value),
+        }
         for name in sorted({*(sent or {}), *actual})
         for sent_value, kafka_value in [((sent or {}).get(name), actual.get(name))]
         if sent_value != kafka_value

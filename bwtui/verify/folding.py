@@ -504,4 +504,6 @@ def _differing(
 ) -> list[tuple[str, Any, Any]]:
     """Return the columns that differ, with the values of the table and the topic."""
     latest_values = shape.row_of(latest)
-    return [(name, row[name], latest_values[name]) for name in latest_values if latest_values[name] != row[name]]
+    return [
+        (name, row[name], latest_values[name]) for name in latest_values if latest_values[name] != row[name]
+    ]

@@ -178,7 +178,10 @@ def _mark_read_anew(
     ).fetchall()
     for start in range(0, len(pairs), _SOME):
         chunk = pairs[start : start + _SOME]
-        first_rows, second_rows = _sent_rows(first, [at for at, _ in chunk]), _sent_rows(second, [at for _, at in chunk])
+        first_rows, second_rows = (
+            _sent_rows(first, [at for at, _ in chunk]),
+            _sent_rows(second, [at for _, at in chunk]),
+        )
         refetched = [left for left, right in chunk if first_rows[left] == second_rows[right]]
         connection.execute(
             "update compared set class = $class where is_partial and position in (select unnest($wanted))",

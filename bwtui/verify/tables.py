@@ -118,7 +118,9 @@ class TableShape:
         """Return a row's key and all of its columns, and the key as PostgreSQL writes it, if that differs."""
         postgresql = dict(zip(self.forms, row, strict=True))
         by_column = {name: of_text(postgresql[name], form) for name, form in self.forms.items()}
-        key, postgresql_key = (json.dumps([one[name] for name in self.table.key]) for one in (by_column, postgresql))
+        key, postgresql_key = (
+            json.dumps([one[name] for name in self.table.key]) for one in (by_column, postgresql)
+        )
         return key, json.dumps(by_column), None if key == postgresql_key else postgresql_key
 
 

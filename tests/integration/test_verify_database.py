@@ -151,7 +151,7 @@ def test_a_table_that_is_written_to(attempts: Attempts, source: Session, databas
     assert "no relay reads slot" in ended.stderr
     ended, _ = verify(attempts, database, "-s", "another", "--publication", f"bwtui_{attempts.name}")
     assert ended.code == 2
-    assert "there is no slot 'another'" in ended.stderr
+    assert "slot 'another' does not exist" in ended.stderr
 
 
 def test_both_sides_are_counted_at_one_fence(attempts: Attempts, source: Session, database: str) -> None:

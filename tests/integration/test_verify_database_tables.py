@@ -267,8 +267,7 @@ def test_a_table_that_gets_a_key(attempts: Attempts, source: Session, database: 
         assert report["balance"]["actual"]["rows"] == 2
         assert report["notes"] == [
             f"3 records of {attempts.name}.late have no key, so they can't be the latest value of "
-            "a key: they are "
-            "from before the table had one, or from a different producer"
+            "a key: they are from before the table had one, or from a different producer"
         ]
         source.run("update late set b = 'z'")
         ended, report = verify(attempts, database)

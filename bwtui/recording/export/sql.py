@@ -200,7 +200,9 @@ class SqlWriter(Writer):
         table, values_by_name = quoted_table(change.relation), _given(change)
         condition = self._where(change)
         if condition is not None:
-            assignments = [f"{name} = {value}" for name, value in values_by_name if name not in _key_names(change)]
+            assignments = [
+                f"{name} = {value}" for name, value in values_by_name if name not in _key_names(change)
+            ]
             if assignments:
                 self._say(f"UPDATE {table} SET {', '.join(assignments)} WHERE {condition};\n")
         else:
@@ -211,7 +213,9 @@ class SqlWriter(Writer):
                 )
                 or "true"
             )
-        names, values = (", ".join(part) for part in zip(*values_by_name, strict=True)) if values_by_name else ("", "")
+        names, values = (
+            (", ".join(part) for part in zip(*values_by_name, strict=True)) if values_by_name else ("", "")
+        )
         into = f"{table} ({names}) OVERRIDING SYSTEM VALUE" if values_by_name else table
         self._say(
             f"INSERT INTO {into} SELECT {values} WHERE NOT EXISTS (SELECT FROM {table} WHERE {condition});\n"

@@ -129,7 +129,9 @@ class _Parser:
         if not self._token.is_operator(")"):
             expected = "'and', 'or' or ')'"
             if self._token.kind == "end":
-                raise self._error(f"expected {expected}, but found the end", self._token, "a '(' is not closed")
+                raise self._error(
+                    f"expected {expected}, but found the end", self._token, "a '(' is not closed"
+                )
             raise self._unexpected(expected)
         self._take()
         self._depth -= 1

@@ -39,7 +39,9 @@ class SparkReplayEngine:
         handed = hand_over(self._spark, work, work.producer, work.client)
         with plain_errors():
             if isinstance(self._rows, FrameRows):
-                results = self._rows.placed(placing).mapInArrow(_FrameTask(handed), from_arrow_schema(_RESULT))
+                results = self._rows.placed(placing).mapInArrow(
+                    _FrameTask(handed), from_arrow_schema(_RESULT)
+                )
                 return [LaneResult(*row) for row in results.collect()]
             tasks = max(placing.tasks) + 1
             # An RDD rather than a data frame: Spark would plan and compile the latter for nothing.
