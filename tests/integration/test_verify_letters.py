@@ -1,6 +1,7 @@
 """``bwtui verify`` says which rows it misses are in the relay's dead letters, and how to send them."""
 
 import json
+import re
 import shlex
 from pathlib import Path
 
@@ -19,7 +20,9 @@ _TOO_LARGE = "(select string_agg(md5(n::text), '') from generate_series(1, 1000)
 def printed_command(notes: list[str]) -> list[str]:
     """Return the command that the one note on dead letters tells the user to run."""
     [note] = [note for note in notes if "dead letter" in note]
-    return shlex.split(note.split("'bwtui ")[1].rpartition("' makes the relay")[0])
+    command = re.search(r"'bwtui (.*)' \w+ the relay", note)
+    assert command is not None, note
+    return shlex.split(command[1])
 
 
 def letters(attempts: Attempts, *args: str) -> Ended:
