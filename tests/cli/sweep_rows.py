@@ -311,7 +311,7 @@ _VARIABLES = (
 )
 
 _MODES = (
-    Row(("connect",), "no terminal"),
+    Row(("connect",), "need a terminal"),
     Row(("connect", "--json"), "--json goes with"),
     Row(("connect", "--headless", "--detach"), "exclude each other"),
     Row(("connect", "--headless", "--record", ""), "--record names no folder"),
@@ -337,7 +337,7 @@ _MODES = (
     Row(("record",), "-o DIR is missing"),
     Row(("record", "-o", ""), "-o DIR is missing"),
     Row(("record", "-o", "x", "-C", "a=b"), "no such option -C"),
-    Row(("demo",), "no terminal"),
+    Row(("demo",), "need a terminal"),
     Row(("demo", "--seconds", "5"), "--seconds goes with --headless"),
     Row(("demo", "--sabotage"), "--sabotage goes with --headless"),
     Row(("demo", "--sabotage", "--no-audit"), "--sabotage needs the audit"),

@@ -414,7 +414,7 @@ def test_a_relay_goes_on_when_its_status_cannot_be_written() -> None:
         assert relay.stderr.readline() == f"bwtui: shop: error: {reason}; the relay goes on\n"
         assert bwtui("stop", "shop").returncode == 0
         assert relay.wait(DEADLINE) == 2
-        hint = "free some space on the disk of the output, and start again"
+        hint = "free some space on the disk of the output, then try again"
         assert relay.stderr.read() == f"bwtui: error: {reason}\nhint: {hint}\n"
     ended = outcome.read("shop")
     assert ended is not None

@@ -58,7 +58,7 @@ def test_a_damaged_recording_names_the_place(capsys: pytest.CaptureFixture[str],
 def test_without_a_terminal_it_refuses(capsys: pytest.CaptureFixture[str]) -> None:
     code, said = run(capsys, str(SHOP))
     assert code == 2
-    assert "no terminal" in said
+    assert "need a terminal" in said
     assert "recording info" in said
 
 
@@ -71,7 +71,7 @@ def test_a_report_is_opened_too(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     shutil.copy(Path(__file__).parents[1] / "tui" / "reports" / "clean.json", report)
     code, said = run(capsys, str(report))
     assert code == 2
-    assert "no terminal" in said, "it is a report, and its recording is not needed"
+    assert "need a terminal" in said, "it is a report, and its recording is not needed"
 
 
 def test_where_kafka_is_comes_from_the_options_or_the_recording(monkeypatch: pytest.MonkeyPatch) -> None:

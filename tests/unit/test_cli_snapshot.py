@@ -153,18 +153,18 @@ def test_ctrl_c_leaves_the_relay_at_it(engine: DoubleEngine, monkeypatch: pytest
 @pytest.mark.parametrize(
     ("status", "words"),
     [
-        (BackfillStatus("1", "t"), "waits for its turn"),
+        (BackfillStatus("1", "t"), "waiting for its turn"),
         (
             replace(ORDERS, estimate=50_000, rows_per_second=100),
             "1,200 of about 50.0k rows sent (2%), 100/s, ",
         ),
         (replace(ORDERS, estimate=600), "1,200 of about 600 rows sent (99%)"),
-        (replace(ORDERS, state="waiting", chunks=1), "waits, 1,200 rows sent"),
+        (replace(ORDERS, state="waiting", chunks=1), "waiting, 1,200 rows sent"),
         (replace(ORDERS, state="paused", estimate=2400), "paused, 1,200 of about 2.40k rows sent (50%)"),
         (replace(ORDERS, state="cancelled", estimate=2400), "cancelled, 1,200 rows sent"),
         (
             replace(ORDERS, state="done", ended=4.0, tombstones=3, left_out=2),
-            "1,200 rows and 3 tombstones sent, 2 left out, since the stream had sent newer ones, in 3.0 s",
+            "1,200 rows and 3 tombstones sent, 2 skipped, because the stream had sent newer ones, in 3.0 s",
         ),
         (replace(ORDERS, state="failed", error="why"), "why"),
     ],

@@ -16,7 +16,7 @@ from tests.recorded_stream import Stream, table
 _BWTUI = [sys.executable, "-m", "bwtui"]
 _FULL = (
     b"bwtui: error: the output can't be written: No space left on device\n"
-    b"hint: free some space on the disk of the output, and start again\n"
+    b"hint: free some space on the disk of the output, then try again\n"
 )
 _CLOSED = (
     b"bwtui: error: the output can't be written: it is closed\n"

@@ -191,7 +191,7 @@ TASK = BackfillStatus("1-orders", ORDERS, "retry", requested=5.0)
             DeadLetterAction("retry", ("a",), task="1-orders", requested=5.0),
             TASK,
             "asked",
-            "1-orders waits for its turn",
+            "1-orders waiting for its turn",
         ),
         # Forgotten, and another one of that name in a state folder that is new.
         (

@@ -123,7 +123,7 @@ def test_an_unknown_message_or_column_is_refused_with_its_offset() -> None:
 
 
 def test_a_name_that_is_not_utf8_is_refused_where_a_row_needs_it() -> None:
-    with pytest.raises(DecodeError, match="not UTF-8"):
+    with pytest.raises(DecodeError, match="not valid UTF-8"):
         decode(b"R\0\0\0\1public\0\xff\0d\0\0")
     assert decode(b"Y\0\0\0\1public\0\xff\0") == m.Type(1, "public", "\udcff", None)
 
