@@ -106,7 +106,7 @@ def _relay_or_stopped(named: str | None) -> str:
 
 def _control(name: str, id: str, what: "BackfillCommand") -> "BackfillStatus":
     """Pause, resume or cancel a task; for a relay that does not run, at its next start."""
-    from bwtui.relay.backfill.offline_store import kept
+    from bwtui.relay.backfill.offline_store import offline_store
     from bwtui.relay.process.control import RelayUnresponsive, RequestRefused, control_backfill
 
     try:
@@ -114,12 +114,12 @@ def _control(name: str, id: str, what: "BackfillCommand") -> "BackfillStatus":
     except (RelayUnresponsive, RequestRefused):
         raise
     except ConnectionFailed as error:
-        with kept(name, error) as store:
+        with offline_store(name, error) as store:
             return store.ask(id, what)
 
 
 def _statuses(name: str) -> "Sequence[BackfillStatus]":
-    from bwtui.relay.backfill.offline_store import kept
+    from bwtui.relay.backfill.offline_store import offline_store
     from bwtui.relay.process.control import RelayUnresponsive
 
     try:
@@ -127,7 +127,7 @@ def _statuses(name: str) -> "Sequence[BackfillStatus]":
     except RelayUnresponsive:
         raise
     except ConnectionFailed as error:
-        with kept(name, error) as store:
+        with offline_store(name, error) as store:
             return store.statuses()
 
 

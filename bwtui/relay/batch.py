@@ -177,7 +177,7 @@ class OutgoingBatch:
         if self.routes and self.on_hand_over is not None:
             self.on_hand_over(self.routes)
         if self.window is not None:
-            self.window.see(self.routes)
+            self.window.note_batch(self.routes)
         routes, self.routes = self.routes, []
         receipts: list[Receipt] | None = None
         parts: list[Part] = []

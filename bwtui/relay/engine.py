@@ -321,7 +321,7 @@ class RelayEngine:
             is_due, coverage = partial(getattr, self._healing, "is_due"), context.coverage
             joined = JoinedTables(path, identity, settings, report, self._new_tables, is_due, coverage)
             if not settings.skip_snapshot:
-                first.has_looked = joined.has_looked
+                first.has_checked = joined.has_checked
             if findings.slot is None:
                 # A snapshot has each key once, and none of its rows is read again because another one failed.
                 context.sink.discard(in_order=False)
@@ -458,7 +458,7 @@ class RelayEngine:
     def _is_more_due(self) -> bool:
         """Return whether the relay's own work may still request rows before it has caught up."""
         joined = self._joined
-        has_joined = joined is not None and not joined.has_looked(self._began)
+        has_joined = joined is not None and not joined.has_checked(self._began)
         # A heal that gave up stays due, and no table is compared while a heal is due.
         is_comparing = self._ledger is not None and self._ledger.is_comparing and not self._healing.ended
         is_at_work = is_comparing or self._healing.is_at_work or self._naming.is_at_work

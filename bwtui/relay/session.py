@@ -276,7 +276,7 @@ class StreamSession:
         if self._batch.careful is None:
             failures = self._context.sink.take_failures()
             if failures and self._backfill is not None:
-                failures = self._backfill.own(failures)
+                failures = self._backfill.claim_failures(failures)
             failures = self._context.policy.undelivered(failures)
             if failures:
                 raise RestartFromConfirmed(failures)

@@ -97,7 +97,7 @@ def test_whose_the_refusal_is(tmp_path: Path) -> None:
     refusals, ours = BackfillRowPolicy(policy, "exit", "shut"), DeliverySpan()
     of_stream = DeliveryFailure("shut", "no", is_outage=False, is_setup=True, span=DeliverySpan())
     letter = DeliveryFailure("letters", "no", is_outage=False, is_setup=True, span=ours)
-    assert refusals.own([of_stream, letter], [ours]) == [of_stream, letter]
+    assert refusals.claim_failures([of_stream, letter], [ours]) == [of_stream, letter]
     assert refusals.shut is None
     # While each message is waited for, all that fail are ours; to try them one by one would be in vain.
     alone = DeliveryFailure("shut", "no", is_outage=False, is_setup=True, hint="grant", span=DeliverySpan())

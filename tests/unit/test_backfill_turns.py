@@ -99,7 +99,7 @@ class Turns:
             self.first.forget()
         self.first.ask(tables)
         self.first.begin(0x10)
-        self.first.begun()
+        self.first.note_slot_created()
         said = {"settings": settings, "report": self.report, "streamed": SentTransactions(), "exactly": None}
         said["coverage"] = self.coverage
         server = SimpleNamespace(server=StreamServer(""))

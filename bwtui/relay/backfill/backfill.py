@@ -129,8 +129,12 @@ class Backfill:
         self._drop_chunk()
         self._stream = None
 
-    def own(self, failures: list[DeliveryFailure]) -> list[DeliveryFailure]:
-        return failures if self._outgoing is None else self._refusals.own(failures, self._outgoing.spans)
+    def claim_failures(self, failures: list[DeliveryFailure]) -> list[DeliveryFailure]:
+        return (
+            failures
+            if self._outgoing is None
+            else self._refusals.claim_failures(failures, self._outgoing.spans)
+        )
 
     def _drop_chunk(self) -> None:
         if self._reading is not None:
@@ -344,7 +348,7 @@ class Backfill:
             if self._context.exactly is not None:
                 # All of it goes into one Kafka transaction, together with the progress that marks it as done.
                 outgoing.put_all(stream.batch, window, self._position)
-                self._context.exactly.note_chunk(self._task_behind())
+                self._context.exactly.note_chunk(self._task_after_chunk())
                 return
             if self._careful:
                 # Then every failure belongs to this chunk.
@@ -366,7 +370,7 @@ class Backfill:
             error = self._refusals.error
             message = f"a row of {task.request.table} can't be sent: {error.message}"
             raise BackfillFailed(RowError(message, error.hint or ""))
-        task.take(self._task_behind())
+        task.take(self._task_after_chunk())
         self._careful = False
         self._attempts = 0
         self._route = outgoing.route
@@ -376,12 +380,12 @@ class Backfill:
         self._drop_chunk()
         self._save(task)
 
-    def _task_behind(self) -> BackfillTask:
+    def _task_after_chunk(self) -> BackfillTask:
         """Return the task as it will be once the chunk is done."""
         task, outgoing, chunk = self._task, self._outgoing, self._chunk
         assert task is not None and outgoing is not None and chunk is not None
         counts = (*outgoing.counts, self._refusals.dropped)
-        return task.behind(counts, chunk.last, chunk.key, self._keys)
+        return task.after_chunk(counts, chunk.last, chunk.key, self._keys)
 
     # -- ends of chunks and tasks --------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ def excluded_error(table: str) -> BackfillFailed:
 
 
 def route_of(context: RelayContext, request: BackfillRequest, relation: Relation) -> TableRoute:
-    """Return the route of a chunk. Raises Failed if its rows can't be sent, or not as requested."""
+    """Return the route of a chunk. Raises BackfillFailed if its rows can't be sent, or not as requested."""
     route = context.router.route(relation)
     if route is None:
         raise excluded_error(request.table)

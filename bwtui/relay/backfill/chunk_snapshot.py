@@ -5,7 +5,7 @@ still missing must be on the disk before the slot is created: first the checkpoi
 (`bwtui.relay.slot_checkpoint`), then each table's task (`bwtui.relay.backfill.store`), then a file that names the
 tasks, the LSN and the slot's identity. Only then is the slot created. A kill before that leaves state without
 an owner: a start without a slot begins from scratch and removes it, and tasks that no file names are never
-worked on. If somebody else created the slot meanwhile, it is ahead of the checkpoint, and is refused.
+worked on. If another client created the slot meanwhile, it is ahead of the checkpoint, and is refused.
 
 Different servers and databases may have slots of the same name. So each has a file of its own, and a new
 snapshot removes no other slot's file.
@@ -65,8 +65,8 @@ class ChunkSnapshot:
         self._is_begun = False
         #: Tasks of missing tables, and when that was noticed: they may have been renamed.
         self._missing_since: dict[str, float] = {}
-        #: Returns whether a check for joined tables has run since then: see `Joined.has_looked`.
-        self.has_looked: Callable[[float], bool] = lambda moment: True
+        #: Returns whether a check for joined tables has run since then: see `JoinedTables.has_checked`.
+        self.has_checked: Callable[[float], bool] = lambda moment: True
         #: The text that this class has put into `RunState.detail`.
         self._reported_detail = ""
 
@@ -118,11 +118,11 @@ class ChunkSnapshot:
             self._lsn = format_lsn(lsn)
             self._write(self._tables)
 
-    def begun(self) -> None:
+    def note_slot_created(self) -> None:
         """Note that the slot was created."""
         self._is_begun = True
 
-    def take_up(self) -> None:
+    def resume(self) -> None:
         """Resume an earlier run: tables not known to be done are sent. Raises StateFailed."""
         self._is_begun = True
         tables = dict(self._tables)
@@ -188,7 +188,7 @@ class ChunkSnapshot:
         noticed_at = self._missing_since.get(task.id)
         if noticed_at is None or not task.is_over:
             return False
-        return not self.has_looked(noticed_at) or any(
+        return not self.has_checked(noticed_at) or any(
             status.reason == "joined" and not status.is_over for status in self._store.statuses()
         )
 
@@ -331,5 +331,5 @@ def chunk_snapshot_of(
             "of one moment",
             f"start once without --exactly-once, or run 'bwtui slots drop {identity[2]}' for a new snapshot",
         )
-    first.take_up()
+    first.resume()
     return first

@@ -33,7 +33,7 @@ class ChunkWindow:
         self._only: frozenset[bytes | None] | None = None
         self._forms: set[Form] = set()
 
-    def see(self, routes: Sequence[TableRoute]) -> None:
+    def note_batch(self, routes: Sequence[TableRoute]) -> None:
         """Collect the keys of a batch that is handed over."""
         for route in routes:
             if route.relation.qualified_name == self.table:

@@ -92,8 +92,8 @@ _Places = dict[int, _PublicationMember]
 class _LastCheck:
     """The tables of the last check, by oid.
 
-    ``removed``: tables that somebody took out of the publication; ``released``: tables that the relay took
-    out, since they had lost their replica identity.
+    ``removed``: tables that another client removed from the publication; ``released``: tables that the relay
+    removed, since they had lost their replica identity.
     """
 
     seen: frozenset[int]
@@ -251,7 +251,7 @@ class JoinedTables:
         )
         return len(requested) == len(joined)
 
-    def has_looked(self, moment: float) -> bool:
+    def has_checked(self, moment: float) -> bool:
         """Return whether a check since ``moment`` requested all joined tables; otherwise make one due.
 
         For the main thread; ``moment`` is a time of `time.monotonic`.

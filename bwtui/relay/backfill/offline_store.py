@@ -11,7 +11,7 @@ from bwtui.state_folder import relay_names, state_folder
 
 
 @contextlib.contextmanager
-def kept(name: str, error: ConnectionFailed) -> Iterator[BackfillStore]:
+def offline_store(name: str, error: ConnectionFailed) -> Iterator[BackfillStore]:
     """Yield the tasks of a relay that does not run, and prevent it from starting in the meantime.
 
     Raises ``error`` if there is no such relay, and RefusedError if it is starting.

@@ -40,7 +40,7 @@ class ChunkSessionFailures:
         self._count = 0
 
     def note(self, request: BackfillRequest, error: BwtuiError) -> None:
-        """Count one more. Raises Failed if a condition may be the cause."""
+        """Count one more. Raises BackfillFailed if a condition may be the cause."""
         self._count += 1
         if self._count < _ENDS or not request.where:
             return
@@ -75,7 +75,9 @@ class BackfillRowPolicy:
         self._policy.refuse(route, row, error, span)
         self.dropped += 1
 
-    def own(self, failures: list[DeliveryFailure], spans: Collection[DeliverySpan]) -> list[DeliveryFailure]:
+    def claim_failures(
+        self, failures: list[DeliveryFailure], spans: Collection[DeliverySpan]
+    ) -> list[DeliveryFailure]:
         """Note if the topic accepts nothing, and return ``failures``; those in ``spans`` then end nothing."""
         return [self._as_outage(failure) if failure.span in spans else failure for failure in failures]
 
@@ -86,7 +88,7 @@ class BackfillRowPolicy:
         return replace(failure, is_setup=False, is_outage=True)
 
     def undelivered(self, failures: list[DeliveryFailure]) -> list[DeliveryFailure]:
-        """See `RowPolicy.undelivered`; all ``failures`` are of backfilled rows. Raises Redrive as well."""
+        """See `RowPolicy.undelivered`; all ``failures`` are of backfilled rows. Raises RestartFromConfirmed as well."""
         failures = [self._as_outage(failure) for failure in failures]
         if self.shut is not None:
             raise RestartFromConfirmed(failures)

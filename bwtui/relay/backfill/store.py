@@ -141,7 +141,7 @@ class BackfillStore:
     def statuses(self) -> tuple[BackfillStatus, ...]:
         """Return the statuses of all tasks, oldest first; most finished ones are kept for one minute."""
         with self._lock:
-            return tuple(_picture(entry) for entry in self._sorted())
+            return tuple(_status_of(entry) for entry in self._sorted())
 
     def files(self) -> dict[str, tuple[str, ...]]:
         """Return the files of requests whose rows topics may lack, relative to the relay's folder.
@@ -433,7 +433,7 @@ def _letters(table: str) -> str:
     return "".join(re.findall("[a-z0-9]+", table.rpartition(".")[2].lower()))[:_LETTERS]
 
 
-def _picture(entry: _StoredTask) -> BackfillStatus:
+def _status_of(entry: _StoredTask) -> BackfillStatus:
     """Return the status of a task; it has ended only once its end is durable."""
     status = entry.task.status()
     if status.state in ("done", "failed") and entry.saved["state"] != status.state:

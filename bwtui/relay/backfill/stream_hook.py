@@ -65,7 +65,7 @@ class StreamHook(Protocol):
     def end_session(self) -> None:
         """Abandon the current chunk: changes that the next session reads again would follow its rows."""
 
-    def own(self, failures: list[DeliveryFailure]) -> list[DeliveryFailure]:
+    def claim_failures(self, failures: list[DeliveryFailure]) -> list[DeliveryFailure]:
         """Handle the failures of backfilled rows; return the failures for the stream to handle."""
 
     def turn(self, position: int, seconds: float, *, at_boundary: bool, is_idle: bool) -> None:

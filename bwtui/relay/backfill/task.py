@@ -34,7 +34,7 @@ _PENDING = {"pause": "will pause", "cancel": "will be cancelled"}
 class BackfillTask:
     """One request, and its progress.
 
-    The main thread owns all but ``wanted`` and ``asked``, which `Store.ask` sets from any thread. Times are
+    The main thread owns all but ``wanted`` and ``asked``, which `BackfillStore.ask` sets from any thread. Times are
     Unix seconds.
     """
 
@@ -107,7 +107,7 @@ class BackfillTask:
         else:
             self.state, self.detail = "paused", ""
 
-    def behind(
+    def after_chunk(
         self,
         sent: tuple[int, int, int, int],
         last: tuple[str, ...] | None,

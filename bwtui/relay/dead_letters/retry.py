@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from bwtui.errors import ConnectionFailed, RefusedError
 from bwtui.model.backfill import BackfillRequest, BackfillStatus
 from bwtui.relay.backfill.keys import write_keys
-from bwtui.relay.backfill.offline_store import kept
+from bwtui.relay.backfill.offline_store import offline_store
 from bwtui.relay.backfill.store import FOLDER
 from bwtui.relay.dead_letters.action_log import DeadLetterAction, DeadLetterActionLog
 from bwtui.relay.process.control import RelayUnresponsive, RequestRefused, request, send_again
@@ -123,7 +123,7 @@ def submit(relay: str, retry: TableRetry) -> tuple[BackfillStatus, bool]:
         except (RelayUnresponsive, RequestRefused):
             raise
         except ConnectionFailed as error:
-            with kept(relay, error) as store:
+            with offline_store(relay, error) as store:
                 id, is_running = store.submit(backfill), False
                 tasks = store.statuses()
     task = next((one for one in tasks if one.id == id), BackfillStatus(id, retry.table, "retry"))
@@ -154,7 +154,7 @@ def tasks_of(relay: str) -> dict[str, BackfillStatus] | None:
         if not any((state_folder(relay) / FOLDER).glob("*.json")):
             return {}
         try:
-            with kept(relay, error) as store:
+            with offline_store(relay, error) as store:
                 tasks = list(store.statuses())
         except RefusedError:
             # The relay is starting.

@@ -102,8 +102,8 @@ class TransactionalStream:
         self._inner.end_session()
         self._stream = None
 
-    def own(self, failures: list[DeliveryFailure]) -> list[DeliveryFailure]:
-        return self._inner.own(failures)
+    def claim_failures(self, failures: list[DeliveryFailure]) -> list[DeliveryFailure]:
+        return self._inner.claim_failures(failures)
 
     def turn(self, position: int, seconds: float, *, at_boundary: bool, is_idle: bool) -> None:
         """Run the wrapped hook, then mark where a Kafka transaction may end."""
@@ -111,7 +111,7 @@ class TransactionalStream:
         stream, sink = self._stream, self._sink
         assert stream is not None
         if stream.batch.careful is not None:
-            failures = self._policy.undelivered(self.own(sink.take_failures()))
+            failures = self._policy.undelivered(self.claim_failures(sink.take_failures()))
             if failures:
                 raise RestartFromConfirmed(failures)
         if sink.has_uncommitted:

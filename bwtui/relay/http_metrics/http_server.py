@@ -65,7 +65,7 @@ class HttpResponder:
     def __init__(self, source: StatusSource) -> None:
         self._source = source
         #: Collects the measurements.
-        self.looking = MeasurementCollector(source)
+        self.collector = MeasurementCollector(source)
         self._exposition = Exposition()
         self._measures: Measures | None = None
         self._measured_at = 0.0
@@ -113,7 +113,7 @@ class HttpResponder:
     def _now(self) -> Measures:
         now = time.monotonic()
         if self._measures is None or now >= self._measured_at + _FRESH_SECONDS:
-            self._measures, self._measured_at = self.looking.look(), now
+            self._measures, self._measured_at = self.collector.collect(), now
         return self._measures
 
 
@@ -231,7 +231,7 @@ class HttpServer(SocketServer[_HttpConnection]):
             self._step(connection, client)
         finally:
             share = self._share_of(client)
-            share.left -= time.thread_time() - begun + self._answers.looking.spent()
+            share.left -= time.thread_time() - begun + self._answers.collector.spent()
             if share.left < -_MOST_DEBT_SECONDS:
                 self.rest(_PAUSE_SECONDS)
 
@@ -334,7 +334,7 @@ class HttpServer(SocketServer[_HttpConnection]):
 
     def close(self) -> None:
         super().close()
-        self._answers.looking.close()
+        self._answers.collector.close()
 
 
 def _headers(http: h11.Connection, response: HttpResponse) -> bytes:

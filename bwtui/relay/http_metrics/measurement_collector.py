@@ -37,7 +37,7 @@ class MeasurementCollector:
         self._idle.set()
         self._cpu_seconds = 0.0
 
-    def look(self) -> Measures:
+    def collect(self) -> Measures:
         """Return the current measurements. Raises ConnectionFailed if they do not arrive."""
         if not self._idle.is_set():
             raise ConnectionFailed(_NO_PICTURE, _HINT)

@@ -248,7 +248,7 @@ class InitialSetup:
                 self._context.recorder.deliveries.committed()
         with self._report.account.during("state"):
             self._context.memory.remember(lsn, sent_lsn=lsn)
-        self._first.begun()
+        self._first.note_slot_created()
         self._report.confirmed_lsn = lsn
 
     def _beside(self, tables: list[SnapshotTable]) -> list[str]:

@@ -33,7 +33,7 @@ class Leftovers:
     ) -> None:
         """``pulse(seconds)`` waits, handles deliveries, and raises to stop the relay.
 
-        ``end_offsets`` is `Readback.end_offsets`, but waits while the broker is unavailable.
+        ``end_offsets`` is `TopicScanner.end_offsets`, but waits while the broker is unavailable.
         """
         self._destination = context.destination
         self._report = context.report

@@ -191,7 +191,7 @@ class SnapshotRun(SnapshotCopier):
         super().pulse(seconds)
         if self._pool is not None:
             # If this process stood still since the last check, the snapshot may be another relay's by now.
-            self._pool.look(is_ours=time.monotonic() < self._ask_at)
+            self._pool.poll(is_ours=time.monotonic() < self._ask_at)
 
     def _take_deliveries(self) -> None:
         pool, report = self._pool, self._context.report

@@ -224,10 +224,10 @@ class SparkWorkerHandle(WorkerHandle):
             return f"task {self._number} on the Spark cluster"
         return f"process {self.pid} on {self.host}" if self.host else super().name
 
-    def look(self) -> list[Heartbeat]:
+    def poll(self) -> list[Heartbeat]:
         """Take the messages that it has sent; return the heartbeats among them."""
         self._look()
-        beats = super().look()
+        beats = super().poll()
         if self._tunnel is None:
             # It is waiting for a core.
             self._silent = 0.0

@@ -86,7 +86,7 @@ class WorkerHandle:
         """End it, if it has not ended, and return how it ended."""
         raise NotImplementedError
 
-    def look(self) -> list[Heartbeat]:
+    def poll(self) -> list[Heartbeat]:
         """Take the messages that it has sent; return the heartbeats among them."""
         now = time.monotonic()
         self._silent += min(now - self._polled_at, _MOST_SILENT_SECONDS)

@@ -63,7 +63,7 @@ class WorkerPool:
         pulse: Callable[[float], None],
         start: Callable[[StartWorker], WorkerHandle] = LocalWorkerHandle,
     ) -> None:
-        """``routes`` are those of all tables. ``pulse(seconds)`` waits, calls `look`, and raises to stop.
+        """``routes`` are those of all tables. ``pulse(seconds)`` waits, calls `poll`, and raises to stop.
 
         ``start`` starts a worker; it raises OSError.
         """
@@ -117,10 +117,10 @@ class WorkerPool:
 
     # -- polled while the engine waits -----------------------------------------------------------------------
 
-    def look(self, *, is_ours: bool) -> None:
+    def poll(self, *, is_ours: bool) -> None:
         """Handle the messages of workers; answer heartbeats if the snapshot ``is_ours`` for sure."""
         for member in self._members:
-            for beat in member.look():
+            for beat in member.poll():
                 self._take(member, beat)
                 self._unanswered.append(member)
         if is_ours:

@@ -170,17 +170,17 @@ def test_a_relay_that_was_suspended_within_a_look_is_looked_at_again(
 
     monkeypatch.setattr(engine, "measures", suspended)
     monkeypatch.setattr("time.monotonic", lambda: clock() + stopped[0])
-    look = MeasurementCollector(engine)
+    collector = MeasurementCollector(engine)
     for _ in range(2):
-        assert look.look().status.name == "one"
+        assert collector.collect().status.name == "one"
     # A thread that never came to look leaves nothing behind.
     monkeypatch.setattr("bwtui.blocking._work", lambda tasks: None)
-    look.close()
+    collector.close()
     with pytest.raises(ConnectionFailed):
-        look.look()
+        collector.collect()
     monkeypatch.undo()
-    look.close()
-    assert look.look().status.name == "one"
+    collector.close()
+    assert collector.collect().status.name == "one"
 
 
 def test_those_who_read_nothing_share_one_text(

@@ -239,7 +239,7 @@ def test_neither_a_hang_up_alone_nor_spark_alone_proves_an_end(door: WorkerListe
     one, other = member_of(door), member_of(door)
     lines = [arrived(door, member) for member in (one, other)]
     lines[0].close()
-    eventually("the end of its line", lambda: one.look() == [] and one.is_lost)
+    eventually("the end of its line", lambda: one.poll() == [] and one.is_lost)
     one.kill()
     assert not one.has_ended
     one.note_task_ended(None)
@@ -322,7 +322,7 @@ def test_a_line_whose_thread_fails_counts_as_one_that_broke(door: WorkerListener
     connection = arrived(door, member)
     # Of no kind that there is.
     connection.sendall(struct.pack("!BI", 99, 0))
-    eventually("the end of its line", lambda: member.look() == [] and member.is_lost)
+    eventually("the end of its line", lambda: member.poll() == [] and member.is_lost)
     member.kill()
     assert member.is_cut_off and not member.has_ended
     connection.close()

@@ -27,17 +27,17 @@ def route(*keys: bytes | None, table: str = "public.t", schema: int = 1, oid: in
 
 def test_keys_of_the_table_are_collected_and_of_no_other() -> None:
     window = ChunkWindow("public.t")
-    window.see([route(b"1", b"2"), route(b"3", table="public.other")])
+    window.note_batch([route(b"1", b"2"), route(b"3", table="public.other")])
     assert (b"1" in window, b"2" in window, b"3" in window) == (True, True, False)
     window.narrow([b"2", b"4"])
-    window.see([route(b"4", b"5")])
+    window.note_batch([route(b"4", b"5")])
     assert [key in window for key in (b"1", b"2", b"4", b"5")] == [False, True, True, False]
 
 
 def test_keys_of_another_form_can_not_be_compared() -> None:
     window = ChunkWindow("public.t")
     assert window.fits(route())
-    window.see([route(b"1")])
+    window.note_batch([route(b"1")])
     assert window.fits(route())
     assert not window.fits(route(schema=2))
     assert not window.fits(route(oid=25))
@@ -54,12 +54,12 @@ def test_a_truncation_of_the_table_breaks_it() -> None:
 def test_too_many_keys_break_it_until_those_of_the_chunk_are_known(monkeypatch: Any) -> None:
     monkeypatch.setattr("bwtui.relay.backfill.chunk_window._MOST_KEYS", 3)
     window = ChunkWindow("public.t")
-    window.see([route(b"1", b"2", b"3")])
+    window.note_batch([route(b"1", b"2", b"3")])
     window.narrow([b"1"])
-    window.see([route(*(bytes([n]) for n in range(9)))])
+    window.note_batch([route(*(bytes([n]) for n in range(9)))])
     assert not window.broken
     window = ChunkWindow("public.t")
-    window.see([route(b"1", b"2", b"3", b"4")])
+    window.note_batch([route(b"1", b"2", b"3", b"4")])
     assert window.broken
 
 

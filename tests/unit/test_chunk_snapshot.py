@@ -58,7 +58,7 @@ class Run:
         self.first.ask(TABLES)
         self.first.begin(0x10)
         assert self.first.status() is None
-        self.first.begun()
+        self.first.note_slot_created()
         return self
 
     def in_hand(self) -> BackfillTask:
@@ -81,7 +81,7 @@ def test_it_goes_on_over_restarts_and_is_through_once_all_tables_are(folder: Pat
     assert unfinished(SHOP, "mine") == {"mine": TABLES}
     run.end()
     again = Run(folder)
-    again.first.take_up()
+    again.first.resume()
     assert again.first.status() == FirstSnapshot(2, 1)
     assert unfinished(SHOP, "mine") == {"mine": TABLES[1:]}
     task = again.in_hand()
@@ -89,7 +89,7 @@ def test_it_goes_on_over_restarts_and_is_through_once_all_tables_are(folder: Pat
     task.state, task.rows, task.after = "running", 3, ("3",)
     again.store.save(task)
     third = Run(folder)
-    third.first.take_up()
+    third.first.resume()
     assert (third.in_hand().after, third.report.tables["public.users"].snapshot_rows) == (("3",), 3)
     # What was sent before is no part of this run's rate.
     assert third.report.tables["public.users"].rows == 0
@@ -107,7 +107,7 @@ def test_what_a_kill_left_before_the_slot_is_nobodys(folder: Path) -> None:
     killed.first.forget()
     killed.first.ask(TABLES)
     after = Run(folder)
-    after.first.take_up()
+    after.first.resume()
     assert after.first.status() is None
     assert after.store.next() is None
     assert after.store.statuses() == ()
@@ -120,12 +120,12 @@ def test_another_slots_is_left_alone(folder: Path) -> None:
     """And is gone on with once its slot is the relay's again."""
     Run(folder).begin()
     other = Run(folder, ("7", "shop", "other"))
-    other.first.take_up()
+    other.first.resume()
     assert other.store.next() is None
     other.begin()
     assert len(other.store.statuses()) == len(TABLES)
     mine = Run(folder)
-    mine.first.take_up()
+    mine.first.resume()
     assert mine.first.status() == FirstSnapshot(2, 0)
     assert mine.in_hand().id == "1-orders"
     # The same name of another database or server is another slot.
@@ -139,7 +139,7 @@ def test_another_servers_slot_of_the_same_name_is_left_alone(folder: Path) -> No
     there.end()
     assert there.first.status() == FirstSnapshot(2, 1)
     here = Run(folder)
-    here.first.take_up()
+    here.first.resume()
     assert here.first.status() == FirstSnapshot(2, 1)
     assert here.in_hand().request.table == "public.users"
     assert unfinished(SHOP, "mine") == {"mine": TABLES[1:]}
@@ -161,7 +161,7 @@ def test_a_task_that_can_not_be_read_begins_anew(folder: Path, lost: str) -> Non
     path = folder / "backfills" / "1-orders.json"
     path.unlink() if lost == "gone" else path.write_text("{")
     run = Run(folder)
-    run.first.take_up()
+    run.first.resume()
     assert run.first.status() == FirstSnapshot(2, 0)
     tables = {run.in_hand().request.table}
     run.end()
@@ -207,7 +207,7 @@ def test_a_slot_that_was_never_made_leaves_nothing(folder: Path) -> None:
 
 def test_a_table_that_is_not_there_is_looked_for_under_another_name(folder: Path) -> None:
     run, looks = Run(folder).begin(), [False]
-    run.first.has_looked = lambda moment: looks[0]
+    run.first.has_checked = lambda moment: looks[0]
     run.end()
     task = run.in_hand()
     assert run.first.fails(task, TableNotPublished("there is no table", ""))
@@ -215,7 +215,7 @@ def test_a_table_that_is_not_there_is_looked_for_under_another_name(folder: Path
     assert run.first.phase == "snapshot"
     # A kill now, and all of that comes again.
     again = Run(folder)
-    again.first.take_up()
+    again.first.resume()
     assert again.in_hand().request.table == "public.users"
     # It was found, and its rows come under its new name.
     renamed = run.store.submit(BackfillRequest("public.renamed", reason="joined"))

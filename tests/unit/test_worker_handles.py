@@ -48,7 +48,7 @@ def test_one_that_is_killed_is_gone(begin: StartWorker) -> None:
 def test_one_that_ends_by_itself_says_how(begin: StartWorker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(members, "COMMAND", ("true",))
     member = LocalWorkerHandle(begin)
-    eventually("that it hangs up", lambda: member.look() == [] and member.end.is_over)
+    eventually("that it hangs up", lambda: member.poll() == [] and member.end.is_over)
     assert member.kill() == "ended"
 
 
