@@ -376,13 +376,14 @@ class RowHandler:
     def note_values(self, route: TableRoute, frames: Sequence[bytes]) -> None:
         """Count the unchanged values of rows that `bwtui.relay.bulk_rows` took, and record frames and values."""
         toast, recorder = self._context.toast, self._context.recorder
+        if recorder is None:
+            toast.take_all(route, frames)
+            return
         for frame in frames:
-            values = toast.take(route, frame)
-            if recorder is not None:
-                if values:
-                    sent, rest = route.split(frame, TUPLE), iter(values)
-                    recorder.filled(sent, [next(rest) if field is UNCHANGED else field for field in sent])
-                recorder.frames.append(frame)
+            if values := toast.take(route, frame):
+                sent, rest = route.split(frame, TUPLE), iter(values)
+                recorder.filled(sent, [next(rest) if field is UNCHANGED else field for field in sent])
+            recorder.frames.append(frame)
 
     def _send(
         self,

@@ -148,6 +148,13 @@ class ToastFiller:
         route.counters.toast_fetched += len(values) - values.count(UNCHANGED)
         return values
 
+    def take_all(self, route: TableRoute, frames: Sequence[bytes]) -> None:
+        """Discard the values that were read for ``frames``, which the C extension encoded with all of them."""
+        pop = self.values.pop
+        taken = [fetched for frame in frames if (fetched := pop(id(frame), None)) is not None]
+        self._bytes -= sum([fetched[1] for fetched in taken])
+        route.counters.toast_fetched += sum(map(len, taken)) - 2 * len(taken)
+
     def _fetch(self, route: TableRoute, first: IncompleteRow, missing: Sequence[int], ahead: Ahead) -> None:
         """Read the values of ``first``, and of the next rows that lack the same columns."""
         rows, room = self._plan(route, [first], missing, ahead)
