@@ -359,10 +359,10 @@ class RelayEngine:
         coverage = Coverage()
         if not self._settings.record_only:
             coverage = self._ledger = CoverageLedger(folder, identity, self._settings, self._report)
-            path = folder / f"ends-{self._settings.slot}.json"
-            self._ends = TopicEnds(self._destination, self._report, path, coverage)
             if findings.slot is not None:
                 self._ledger.check_settings()
+        path = folder / f"ends-{self._settings.slot}.json"
+        self._ends = TopicEnds(self._destination, self._report, path, coverage)
         schemas = SchemaWatch(self._destination.registry, self._report)
         topics = TopicWatch(self._destination.service, self._report, folder / TOPICS_FILE, schemas, coverage)
         topics.begin_run(self._cluster)
@@ -436,7 +436,8 @@ class RelayEngine:
         Raises StateFailed.
         """
         if self._ledger is not None and self._first is not None:
-            files = (self._healing.files(), self._first.files(), self._backfills.files())
+            ends = self._ends.files() if self._ends is not None else {}
+            files = (self._healing.files(), self._first.files(), self._backfills.files(), ends)
             self._ledger.expect({path: tables for each in files for path, tables in each.items()})
 
     def _take_topics(self, watch: TopicWatch, limits: Limits) -> None:
@@ -462,6 +463,7 @@ class RelayEngine:
         # A heal that gave up stays due, and no table is compared while a heal is due.
         is_comparing = self._ledger is not None and self._ledger.is_comparing and not self._healing.ended
         is_at_work = is_comparing or self._healing.is_at_work or self._naming.is_at_work
+        is_at_work = is_at_work or (self._late is not None and self._late.is_due)
         return has_joined or is_at_work or not self._has_looked
 
     @property
@@ -569,8 +571,10 @@ class RelayEngine:
     ) -> LateRecords:
         path = memory.path.with_name(f"unsettled-{self._settings.slot}")
         send_again = self._naming.send_again
+        assert self._ends is not None
+        coverage = self._ledger or Coverage()
         self._late = late = LateRecords(
-            self._destination, self._report, session, send_again, path, self._ledger or Coverage()
+            self._destination, self._report, session, send_again, path, coverage, self._ends
         )
         if findings.slot is not None and memory.last is None:
             # A relay on another host may have been killed.

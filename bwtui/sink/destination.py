@@ -27,6 +27,13 @@ Precondition = tuple[str, Callable[[], str]]
 Offsets = dict[int, int]
 
 
+class TopicEnd(NamedTuple):
+    """The end offsets of a topic, and its id, which a recreated topic does not share; "" if unknown."""
+
+    id: str
+    offsets: Offsets
+
+
 class KeyRecord(NamedTuple):
     """The key of a record; ``session`` is the header bwtui.session, or None."""
 
@@ -105,7 +112,7 @@ class SinkService:
         """Return the command that makes ``topic`` keep the latest record of each key."""
         return ""
 
-    def ends(self, topics: Collection[str]) -> dict[str, Offsets]:
+    def ends(self, topics: Collection[str]) -> dict[str, TopicEnd]:
         """Return the end offset of each partition of ``topics``; missing topics are left out.
 
         Only one thread at a time may call it. Raises ConnectionFailed.

@@ -24,11 +24,11 @@ from bwtui.sink.delivery_reports import Callback, DeliveryReports
 from bwtui.sink.destination import (
     Destination,
     Limits,
-    Offsets,
     Precondition,
     PresentTopics,
     Purgeable,
     SinkService,
+    TopicEnd,
     TopicLimits,
 )
 from bwtui.sink.first_requests import FirstRequests, Refuse
@@ -391,7 +391,7 @@ class KafkaService(SinkService):
         which = f"--entity-type topics --entity-name {topic}"
         return f"kafka-configs {where} --alter {which} --add-config cleanup.policy=compact"
 
-    def ends(self, topics: Collection[str]) -> dict[str, Offsets]:
+    def ends(self, topics: Collection[str]) -> dict[str, TopicEnd]:
         return self._ends.ends(topics)
 
     def cluster_now(self) -> str:

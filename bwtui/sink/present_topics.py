@@ -9,7 +9,7 @@ from confluent_kafka.admin import ConfigResource, OffsetSpec, ResourceType, Topi
 
 from bwtui.kafka.client import MISSING_TOPIC, LastClientError, new_client, unreachable
 from bwtui.kafka.commands import LoggedAdmin, ready_client
-from bwtui.sink.destination import Offsets, PresentTopic, PresentTopics
+from bwtui.sink.destination import PresentTopic, PresentTopics, TopicEnd
 
 _REQUEST_SECONDS = 10.0
 #: Maximum number of partitions whose offsets one request asks for.
@@ -49,7 +49,7 @@ class TopicInspector:
         except KafkaException as error:
             raise unreachable(self._broker, self._heard.instead_of(error.args[0])) from error
 
-    def ends(self, topics: Collection[str]) -> dict[str, Offsets]:
+    def ends(self, topics: Collection[str]) -> dict[str, TopicEnd]:
         """Return the end offset of each partition of ``topics``; see `Service.ends`. Raises
         ConnectionFailed.
         """
@@ -57,9 +57,9 @@ class TopicInspector:
             return {}
         try:
             described, _ = self._described(topics)
-            ends: dict[str, Offsets] = {topic: {} for topic in described}
+            ends = {topic: TopicEnd(topic_id(now), {}) for topic, now in described.items()}
             for place, offset in self._offsets(described, OffsetSpec.latest()):
-                ends[place.topic][place.partition] = offset
+                ends[place.topic].offsets[place.partition] = offset
             return ends
         except KafkaException as error:
             raise unreachable(self._broker, self._heard.instead_of(error.args[0])) from error

@@ -10,6 +10,10 @@ the keys that were written more than once since the stream began.
 A small file records that a run has messages in flight. Only a start that finds this file looks for late
 records. At any other time, additional records are from another producer, and the table is not proven any
 more.
+
+Each poll stores where topics end. After a kill, the records after these ends are the killed relay's last ones
+or those of another producer that wrote while no relay ran. Nothing distinguishes them, so the relay re-sends
+their keys.
 """
 
 import logging
@@ -27,14 +31,17 @@ from bwtui.file_errors import file_failed
 from bwtui.model.events import event
 from bwtui.relay.coverage.ledger import ENDS, Coverage
 from bwtui.relay.divergence.keys_on_disk import each, in_batches, keys_on_disk
+from bwtui.relay.divergence.topic_ends import TopicEnds
 from bwtui.relay.run_state import RunState
-from bwtui.sink.destination import Destination, Offsets
+from bwtui.sink.destination import Destination, Offsets, TopicEnd
 
 _log = logging.getLogger(__name__)
 _FIRST_SECONDS, _LOOK_SECONDS = 1.0, 5.0
 #: Polling interval while no late records are expected.
 RARE_SECONDS = 15.0
 _END_SECONDS = 5.0
+#: The maximum time that a run that ends on its own waits for topics to be read back.
+_DUE_SECONDS = 60.0
 #: TCP retransmits the data of a dead process for about this long (net.ipv4.tcp_retries2).
 WATCH_SECONDS = 900.0
 #: A topic that has late records more often than this has another producer.
@@ -49,9 +56,12 @@ class _WatchedTopic:
     """A topic as it was when the stream began, and what polls have found since."""
 
     table: str
-    begun: Offsets
+    begun: TopicEnd
     #: Messages that this run had handed over at that time.
     handed_over: int
+    #: Messages that this run had handed over at the last poll, and whether none of them was in flight.
+    polled: int = 0
+    is_settled: bool = False
     #: Number of additional records at the last poll, and when the topic was last scanned.
     seen: int = 0
     scanned: int = 0
@@ -69,14 +79,16 @@ class LateRecords:
         send_again: Callable[[str, Iterable[bytes]], int],
         path: Path,
         coverage: Coverage,
+        ends: TopicEnds,
     ) -> None:
         """Note durably in ``path`` that messages may be in flight. Raises StateFailed.
 
         ``session`` is this run's session id. ``send_again``: see
         `bwtui.relay.divergence.orphaned_keys.OrphanedKeys.send_again`. ``coverage`` records the tables whose topics have
-        another producer.
+        another producer. ``ends`` stores where topics end, for the next run.
         """
         self._coverage = coverage
+        self._ends = ends
         self._path = path
         self._until = self._expected_until()
         self._write("")
@@ -87,6 +99,7 @@ class LateRecords:
         self._topics: dict[str, _WatchedTopic] = {}
         self._noted: dict[str, _WatchedTopic] = {}
         self._has_begun = False
+        self._due_until = 0.0
         self._stop = threading.Event()
 
     @property
@@ -128,23 +141,28 @@ class LateRecords:
 
     def note(self, table: str, topic: str, ends: Offsets) -> None:
         """Note where the topic of ``table`` ended when it was read back; `begin` does so for all others."""
-        self._noted[topic] = _WatchedTopic(table, ends, self._destination.recall.handed_over(topic))
+        handed_over = self._destination.recall.handed_over(topic)
+        self._noted[topic] = _WatchedTopic(table, TopicEnd("", ends), handed_over)
 
     def begin(self) -> None:
-        """Note where topics end before the stream's first row is sent. Raises ConnectionFailed."""
+        """Note where topics end before the stream's first row is sent. Raises ConnectionFailed, StateFailed."""
         tables = {counters.topic: name for name, counters in self._report.tables.items() if counters.topic}
-        recall = self._destination.recall
+        recall, ends = self._destination.recall, self._destination.service.ends(tables)
         self._topics = {
-            topic: _WatchedTopic(tables[topic], ends, recall.handed_over(topic))
-            for topic, ends in self._destination.service.ends(tables).items()
+            topic: _WatchedTopic(tables[topic], end, recall.handed_over(topic)) for topic, end in ends.items()
         } | self._noted
         self._noted = {}
         self._has_begun = True
+        for topic in list(self._ends.unsettled):
+            if not self._unsettled(topic):
+                del self._ends.unsettled[topic]
+        self._due_until = time.monotonic() + _DUE_SECONDS
+        self._ends.keep(ends)
 
     def take(self, topics: Iterable[str]) -> None:
-        """Note the ends of topics that are added while the relay streams. Raises ConnectionFailed.
+        """Note the ends of topics that are added while the relay streams, before their first row is sent.
 
-        Call it before their first row is sent.
+        Raises ConnectionFailed and StateFailed.
         """
         tables = {counters.topic: name for name, counters in self._report.tables.items()}
         new = [topic for topic in topics if topic in tables and topic not in self._topics]
@@ -152,8 +170,10 @@ class LateRecords:
             ends, handed_over = self._destination.service.ends(new), self._destination.recall.handed_over
             # Don't modify the dictionary in place: the polling thread iterates over it.
             self._topics = self._topics | {
-                topic: _WatchedTopic(tables[topic], ends.get(topic, {}), handed_over(topic)) for topic in new
+                topic: _WatchedTopic(tables[topic], ends.get(topic, TopicEnd("", {})), handed_over(topic))
+                for topic in new
             }
+            self._ends.keep(ends)
 
     def __enter__(self) -> "LateRecords":
         self._stop = threading.Event()
@@ -168,12 +188,10 @@ class LateRecords:
 
     def look(self) -> None:
         """Compare the ends of topics with the number of messages sent, once. Raises BwtuiError."""
-        topics, recall = self._topics, self._destination.recall
-        for topic, ends in self._destination.service.ends(topics).items():
+        topics, ends = self._topics, self._destination.service.ends(self._topics)
+        for topic, end in ends.items():
             one = topics[topic]
-            # Read after the ends: messages in flight can only make this number larger, never smaller.
-            sent = recall.handed_over(topic) - one.handed_over
-            late = sum(end - one.begun.get(number, 0) for number, end in ends.items()) - sent
+            late = self._late(topic, one, end)
             if late > one.scanned and not self.is_expected:
                 # The count is never too high, so a producer that continues is reported, too.
                 more = late - one.scanned
@@ -191,8 +209,72 @@ class LateRecords:
                 # More records may follow: scan the topic once it stops growing.
                 one.seen = late
             elif one.seen > one.scanned and one.scans < _MOST_SCANS:
-                self._scan(topic, one, ends)
+                self._scan(topic, one, end.offsets)
         self._coverage.seen(ENDS)
+        self._ends.keep(
+            {topic: end for topic, end in ends.items() if topics[topic].seen <= topics[topic].scanned}
+        )
+        for topic in list(self._ends.unsettled):
+            self._send_unsettled(topic)
+
+    def _late(self, topic: str, one: _WatchedTopic, end: TopicEnd) -> int:
+        """Return by how many records a topic has grown beyond the messages of this run, at least."""
+        # Read after the ends: messages in flight can only make this number larger, never smaller.
+        handed_over = self._destination.recall.handed_over(topic)
+        if end.id and one.begun.id and end.id != one.begun.id:
+            # It was deleted and created again. A comparison proves what it has by now.
+            one.begun, one.handed_over = end, handed_over - self._report.in_flight
+            one.seen = one.scanned = 0
+        elif not one.begun.id:
+            one.begun = TopicEnd(end.id, one.begun.offsets)
+        begun = one.begun.offsets
+        late = sum(n - begun.get(number, 0) for number, n in end.offsets.items())
+        late -= handed_over - one.handed_over
+        if late < 0 and one.is_settled and handed_over == one.polled:
+            # These messages never arrived, and may not hide others.
+            one.handed_over -= late
+            late = 0
+        one.polled, one.is_settled = handed_over, not self._report.in_flight
+        return late
+
+    @property
+    def is_due(self) -> bool:
+        """Whether keys of a killed run are still to be re-sent; topics that can't be read end that."""
+        return bool(self._ends.unsettled) and time.monotonic() < self._due_until
+
+    def _unsettled(self, topic: str) -> tuple[Offsets, Offsets] | None:
+        """Return the range of records between the ends that a killed run stored and this run's stream."""
+        one, before = self._topics.get(topic), self._ends.unsettled[topic]
+        if one is None or before.id != one.begun.id:
+            # A recreated topic is compared as a whole.
+            return None
+        grown = {n: end for n, end in one.begun.offsets.items() if end > before.offsets.get(n, 0)}
+        return ({n: before.offsets.get(n, 0) for n in grown}, grown) if grown else None
+
+    def _send_unsettled(self, topic: str) -> None:
+        """Re-send the keys of records that the killed run or another producer wrote."""
+        found, one = self._unsettled(topic), self._topics.get(topic)
+        if found is not None and one is not None and self._is_keyed(one.table):
+            with keys_on_disk("keys (key blob primary key)") as database:
+                for batch in in_batches(self._destination.readback.keys(topic, *found, self._look_at_stop)):
+                    each(database, "insert or ignore into keys values (?)", (it.key for it in batch))
+                ((count,),) = database.execute("select count(*) from keys")
+                keys = (key for (key,) in database.execute("select key from keys"))
+                unknown = self._send_again(one.table, keys) if count else 0
+            text = "topic %s has the last records of a killed relay, or another producer's: %d keys are sent again"
+            _log.info(text, topic, count, extra=event("topic_changed", table=one.table))
+            self._mark_unknown(topic, one, unknown)
+        del self._ends.unsettled[topic]
+
+    def _is_keyed(self, table: str) -> bool:
+        return bool(self._report.table(table).key_columns) or self._coverage.is_keyed(table)
+
+    def _mark_unknown(self, topic: str, one: _WatchedTopic, unknown: int) -> None:
+        if unknown:
+            says = (
+                f"has {unknown:,} keys in topic {topic} that can't be looked up: another producer wrote them"
+            )
+            self._coverage.mark(one.table, says, ENDS)
 
     def _watch(self) -> None:
         stop, pause = self._stop, _FIRST_SECONDS
@@ -210,13 +292,13 @@ class LateRecords:
 
     def _scan(self, topic: str, one: _WatchedTopic, ends: Offsets) -> None:
         """Re-send the keys that were written more than once since the stream began."""
-        if not self._report.table(one.table).key_columns:
+        if not self._is_keyed(one.table):
             # Rows without a key that were in flight are sent twice in any case.
             one.scanned = one.seen
             return
         records, handed_over = 0, self._destination.recall.handed_over
         with keys_on_disk("keys (key blob primary key, records int)") as database:
-            read = self._destination.readback.keys(topic, one.begun, ends, self._look_at_stop)
+            read = self._destination.readback.keys(topic, one.begun.offsets, ends, self._look_at_stop)
             for batch in in_batches(read):
                 records += len(batch)
                 each(database, _COUNT, (it.key for it in batch if it.session in self._sessions))
@@ -229,6 +311,7 @@ class LateRecords:
                 keys = (key for (key,) in database.execute(repeated_sql))
                 unknown = self._send_again(one.table, keys) if count else 0
                 self._tell(topic, one, count, unknown)
+                self._mark_unknown(topic, one, unknown)
         one.scanned = one.seen
         one.scans += is_late
 
