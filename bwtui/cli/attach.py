@@ -21,26 +21,28 @@ _SLOW = 1.0
 
 _EPILOG = """\b
 Examples:
-  bwtui attach              the only relay that runs; of several, a list of all
+  bwtui attach              the running relay; a list if several run
   bwtui attach shop
   bwtui attach shop --readonly
 
 \b
-In the list Enter attaches to a relay. F leads from a relay to the list, and
-Esc back to it. Without a terminal, or with --plain, several relays are refused,
-and named.
+In the list, Enter attaches to a relay. F goes from a relay to the list, and Esc
+back. Without a terminal, or with --plain, attach requires NAME if several relays
+run.
 """
 
 
 @click.command(epilog=_EPILOG)
 @name_argument
-@click.option("--plain", is_flag=True, help="Of several relays show no list, but refuse and name them.")
+@click.option(
+    "--plain", is_flag=True, help="With several relays, name them in an error instead of showing a list."
+)
 @relay_options.takes("readonly")
 def attach(name: str | None, plain: bool, **given: Any) -> None:
-    """Watch the relay NAME, which runs already, or all that run.
+    """Open the screens of the running relay NAME, or the list of all running relays.
 
-    Any number of terminals may watch one relay; closing the screens leaves it running. With --readonly they
-    can't stop it either: leaving only detaches.
+    Any number of terminals can attach to one relay; closing the screens leaves it running. With --readonly,
+    the screens can't stop it.
     """
     from bwtui.cli.connect import show
     from bwtui.tui.choices.choices import chosen
@@ -51,7 +53,7 @@ def attach(name: str | None, plain: bool, **given: Any) -> None:
         return
     with _said_when_slow(name):
         name = status_of(only_relay(name)).name
-    need_screens(f"'bwtui status {name}' needs none")
+    need_screens(f"'bwtui status {name}' works without one")
     if show(name, owned=False, fleet="named", choices=choices):
         _show_all(choices, name)
 
@@ -78,7 +80,7 @@ def _show_all(choices: "Choices", selected: str | None = None) -> None:
 @contextlib.contextmanager
 def _said_when_slow(name: str | None) -> Iterator[None]:
     """Report on a terminal what is being waited for if it takes long: a relay may be suspended."""
-    whose = "the relays' answers" if name is None else f"the answer of relay {name}"
+    whose = "the relays to answer" if name is None else f"relay {name} to answer"
     timer = threading.Timer(_SLOW, lambda: say(f"bwtui: waiting for {whose}…", err=True))
     timer.daemon = True
     if sys.stderr.isatty():

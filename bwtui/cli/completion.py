@@ -7,7 +7,7 @@ from bwtui.console import say_verbatim
 
 _EPILOG = """\b
 Examples:
-  source <(bwtui completion bash)                                       this bash
+  source <(bwtui completion bash)                                       current bash session
   bwtui completion zsh > ~/.zfunc/_bwtui                                zsh, with ~/.zfunc in fpath
   bwtui completion fish > ~/.config/fish/completions/bwtui.fish
 """

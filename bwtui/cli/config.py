@@ -35,9 +35,9 @@ def config() -> None:
 
 @config.command(epilog="\b\nExample:\n  bwtui config show --profile production")
 @relay_options.profile_option
-@click.option("--json", "as_json", is_flag=True, help="One object: setting → value and origin.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object: setting → value and origin.")
 def show(profile: str | None, as_json: bool) -> None:
-    """Show each setting, its value, and where it comes from; secrets are masked."""
+    """Show each setting, its value and its origin; secrets are masked."""
     merged = layers.load(profile=profile)
     shown = layers.listed(merged.merged(), of_screens=True) + layers.listed_of_screens(merged)
     if as_json:
@@ -52,9 +52,9 @@ def show(profile: str | None, as_json: bool) -> None:
 @config.command(epilog="\b\nExamples:\n  bwtui config validate\n  bwtui config validate deploy/bwtui.toml")
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE]...")
 def validate(files: tuple[Path, ...]) -> None:
-    """Check configuration files: those that hold here and the environment, or the ones given.
+    """Check configuration files: the given ones, or those that apply here and the environment.
 
-    Ends with exit code 2 at the first thing that is wrong. What is merely doubtful is told on stderr.
+    The first error ends the check with exit code 2. Warnings are written to stderr.
     """
     for path in files or [path for path in layers.file_paths() if path.is_file()]:
         checked = read_file(path)
@@ -96,7 +96,7 @@ def _place(origin: str, name: str, key: str) -> str:
 def _doubts(checked: ConfigFile) -> list[str]:
     if not _holds_secrets(checked) or not checked.path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
         return []
-    return [f"{checked.path} holds secrets and others may read it; 'chmod 600 {checked.path}' mends that"]
+    return [f"{checked.path} contains secrets and is readable by other users; run 'chmod 600 {checked.path}'"]
 
 
 def _holds_secrets(checked: ConfigFile) -> bool:
@@ -114,5 +114,5 @@ def _validate_environment() -> None:
     _check_screens(merged)
     for name, close in layers.unknown_variables(os.environ).items():
         meant = f"; did you mean {close}?" if close else ""
-        say(f"bwtui: warning: nothing reads the variable {name}{meant}", err=True)
+        say(f"bwtui: warning: unknown environment variable {name}{meant}", err=True)
     say("environment: fine")

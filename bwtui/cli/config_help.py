@@ -8,20 +8,26 @@ from bwtui.cli.options.librdkafka import LibrdkafkaProperty, properties
 from bwtui.kafka.config import DEFAULTS, FIXED
 
 _HEAD = """\
--C KEY=VALUE sets a property of librdkafka's producer, -T KEY=VALUE one of its topics. Both may be repeated,
-and both have a table in bwtui.toml, [kafka] and [topic], which is the place for passwords: what stands on a
-command line can be seen by every user of the machine. BWTUI_KAFKA_CONFIG and BWTUI_TOPIC_CONFIG take one
-KEY=VALUE a line.
+-C KEY=VALUE sets a producer property of librdkafka, and -T KEY=VALUE a topic property. Both are repeatable,
+and have a table in bwtui.toml: [kafka] and [topic]. Put passwords there, because every user of the machine
+can read command lines. BWTUI_KAFKA_CONFIG and BWTUI_TOPIC_CONFIG take one KEY=VALUE per line.
 """
-_MISSING = "librdkafka's own list could not be found; it is CONFIGURATION.md in librdkafka's documentation."
+_MISSING = (
+    "the list of librdkafka's properties is not available here; see CONFIGURATION.md in librdkafka's "
+    "documentation"
+)
 
 
 def config_help() -> str:
     """Return the properties that -C and -T accept, and those that bwtui sets itself."""
     width = min(shutil.get_terminal_size().columns, 110)
-    lines = [textwrap.fill(_HEAD.replace("\n", " "), width), "", "Kept by bwtui (another value is refused):"]
+    lines = [
+        textwrap.fill(_HEAD.replace("\n", " "), width),
+        "",
+        "Fixed by bwtui (other values are rejected):",
+    ]
     lines += [f"  {_kept(key, allowed)}: {reason}" for key, (allowed, reason) in FIXED.items()]
-    lines += ["", "bwtui's own defaults, which -C and -T change:"]
+    lines += ["", "Defaults of bwtui, which -C and -T can change:"]
     lines += [f"  {key}={_text(value)}" for key, value in DEFAULTS.items()]
     listed = properties()
     if not listed:
@@ -44,7 +50,7 @@ def _entry(entry: LibrdkafkaProperty, width: int) -> Iterator[str]:
     if entry.range:
         facts.append(entry.range)
     if entry.name in FIXED:
-        facts.append("kept by bwtui")
+        facts.append("fixed by bwtui")
     elif entry.name in DEFAULTS:
         facts.append(f"default {_text(DEFAULTS[entry.name])} (librdkafka's is {entry.default or 'empty'})")
     elif entry.default:

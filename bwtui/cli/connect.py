@@ -22,13 +22,15 @@ if TYPE_CHECKING:
 _STOP_TIMEOUT = 10.0
 
 #: The hint if the screens failed and the relay has ended, too.
-_SCREENS = "the relay does without them: connect with --headless; 'bwtui status {name}' watches it"
+_SCREENS = (
+    "the relay does not need the screens: start it with --headless, and watch it with 'bwtui status {name}'"
+)
 
 _EPILOG = """\b
 Examples:
   bwtui connect -d "host=db dbname=shop user=cdc"          with the screens
   bwtui connect -d postgresql://cdc@db/shop --detach       in the background
-  bwtui connect -d service=shop --headless --json          a status object a second on stdout
+  bwtui connect -d service=shop --headless --json          one status object per second on stdout
   bwtui connect -d service=shop --headless --until-caught-up
   bwtui connect -d service=shop -p shop --table 'public\\.(orders|items)'
   bwtui connect -d service=shop --record /var/lib/cdc/shop
@@ -36,8 +38,8 @@ Examples:
 
 \b
 Every option is also a key of bwtui.toml (./ or the user's config folder) and a
-variable BWTUI_…; 'bwtui config show' says what holds and why. Passwords belong
-into ~/.pgpass and into bwtui.toml ([kafka], [registry]), not here.
+variable BWTUI_…; 'bwtui config show' shows each value and its origin. Put passwords
+into ~/.pgpass and bwtui.toml ([kafka], [registry]), not on the command line.
 """
 
 
@@ -52,8 +54,10 @@ def _show_config_help(ctx: click.Context, parameter: click.Parameter, value: boo
 
 @click.command(epilog=_EPILOG)
 @relay_options.takes(*relay_options.ALL, "readonly")
-@click.option("--headless", is_flag=True, help="Relay in this process, without screens.")
-@click.option("--json", "as_json", is_flag=True, help="With --headless: a status object a second on stdout.")
+@click.option("--headless", is_flag=True, help="Run the relay in this process, without screens.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="With --headless, write one status object per second to stdout."
+)
 @click.option("--detach", is_flag=True, help="Start the relay in the background and print its name.")
 @click.option(
     "--config-help",
@@ -61,19 +65,21 @@ def _show_config_help(ctx: click.Context, parameter: click.Parameter, value: boo
     is_eager=True,
     expose_value=False,
     callback=_show_config_help,
-    help="List the properties that -C and -T take.",
+    help="List the properties for -C and -T.",
 )
 def connect(headless: bool, as_json: bool, detach: bool, **given: Any) -> None:
     """Relay a database's changes to Kafka.
 
-    Makes publication and replication slot if they are missing, copies what the tables hold, then follows the
-    change stream. What Kafka has acknowledged is confirmed to PostgreSQL, and nothing else, so the relay can
-    be stopped, or killed, at any time. The relay runs as a process of its own: closing the screens can leave
-    it running. With --readonly it always does: the relay works as ever, and its screens can't stop it.
+    Creates the publication and the replication slot if they are missing, copies the tables, then streams
+    their changes. The relay confirms to PostgreSQL only what Kafka has acknowledged, so it can be stopped or
+    killed at any time. It runs in a separate process, which can continue after the screens are closed; with
+    --readonly, the screens can't stop it.
     """
     _check_modes(headless, as_json, detach)
     if given["readonly"] and (headless or detach):
-        raise UsageError("--readonly is for the screens, and there are none", "leave it out")
+        raise UsageError(
+            "--readonly applies to the screens, which --headless and --detach do not show", "omit it"
+        )
     settings = relay_settings(given)
     relay_options.need_packages(settings)
     if headless:
@@ -94,9 +100,9 @@ def relay_settings(given: dict[str, Any]) -> RelaySettings:
 
 def _check_modes(headless: bool, as_json: bool, detach: bool) -> None:
     if headless and detach:
-        raise UsageError("--headless and --detach exclude each other", "give the one that you mean")
+        raise UsageError("--headless and --detach exclude each other", "give only one of them")
     if as_json and not (headless or detach):
-        raise UsageError("--json goes with --headless or --detach", "add one of them")
+        raise UsageError("--json requires --headless or --detach", "add one of them")
     if not (headless or detach):
         need_screens("add --headless or --detach")
 
@@ -143,7 +149,7 @@ def _run_detached(settings: RelaySettings, as_json: bool) -> None:
     if status is None or status.state == "starting":
         detail = f", {status.detail}" if status is not None and status.detail else ""
         told = (
-            f"relay {engine.name} is still starting{detail}; 'bwtui status {engine.name}' says how far it is"
+            f"relay {engine.name} is still starting{detail}; 'bwtui status {engine.name}' shows its progress"
         )
         say(f"bwtui: {told}", err=True)
     if not as_json:
@@ -162,7 +168,7 @@ def _run_with_screens(settings: RelaySettings, given: dict[str, Any]) -> None:
     say(f"bwtui: starting relay {settings.relay_name}…", err=True)
     engine, _ = _start(settings)
     if engine.process.poll() is not None:
-        say(f"bwtui: relay {engine.name} has done its work and ended", err=True)
+        say(f"bwtui: relay {engine.name} has finished and ended", err=True)
         return
     show(engine.name, owned=True, choices=choices)
 
@@ -184,22 +190,26 @@ def show(name: str, owned: bool, fleet: "Fleet" = "no", choices: "Choices | None
         if code is None:
             return True
         if code != 0:
-            crashed = BwtuiError("the screens ended on an error", _SCREENS.format(name=name))
+            crashed = BwtuiError("the screens failed", _SCREENS.format(name=name))
     except BwtuiError:
         raise
     except Exception as error:
         if os.environ.get("BWTUI_DEBUG"):
             raise
-        problem = f"the screens ended on an error: {crash(error).message}"
+        problem = f"the screens failed: {crash(error).message}"
         crashed = BwtuiError(problem, _SCREENS.format(name=name))
     if _runs_on(name):
         if crashed is not None:
-            crashed.hint = f"the relay goes on: 'bwtui attach {name}' or 'bwtui stop {name}'"
+            crashed.hint = (
+                f"the relay is still running: 'bwtui attach {name}' shows it, 'bwtui stop {name}' stops it"
+            )
             raise crashed
         return False
     ended = outcome.read(name)
     if ended is None:
-        raise BwtuiError(f"relay {name} was killed, or ended without a reason", f"see {log_path(name)}")
+        raise BwtuiError(
+            f"relay {name} was killed, or ended without reporting a reason", f"see {log_path(name)}"
+        )
     failed = ended.error() or crashed
     if failed is not None:
         raise failed

@@ -28,51 +28,53 @@ _WIDTH = 160
 
 _EPILOG = """\b
 Examples:
-  bwtui demo                              with the screens; q leaves, and compares
-  bwtui demo --headless --seconds 20      ends 0 only if every topic equals its table
-  bwtui demo --headless --sabotage        plants faults, and shows the audit finding them; ends 1
+  bwtui demo                              with the screens; q leaves and compares
+  bwtui demo --headless --seconds 20      exit code 0 only if every topic equals its table
+  bwtui demo --headless --sabotage        plants faults for the audit to find; exit code 1
   bwtui demo --headless --json            the verdict as one JSON object
   bwtui demo --record ./shop              and 'bwtui open ./shop' afterwards
-  bwtui demo --rate 1000 --keep           more to do, and the services stay up
+  bwtui demo --rate 1000 --keep           higher load; the services keep running
 """
 
 
 @click.command(epilog=_EPILOG)
-@click.option("--headless", is_flag=True, help="No screens: a line a second, and the verdict at the end.")
+@click.option(
+    "--headless", is_flag=True, help="Show no screens: print one line per second, and the verdict at the end."
+)
 @click.option(
     "--seconds",
     type=NumberType(0.001, 10**6),
-    help=f"With --headless: how long the shop is written to.  [default: {_SECONDS:.0f}]",
+    help=f"With --headless: seconds of writes to the shop.  [default: {_SECONDS:.0f}]",
 )
 @click.option(
     "--rate",
     type=NumberType(0.001, 10**6),
     default=300.0,
     show_default=True,
-    help="Transactions a second.",
+    help="Transactions per second.",
 )
 @click.option(
     "--seed",
     type=NumberType(0, 2**63 - 1, whole=True),
     default=1,
     show_default=True,
-    help="The same seed, the same rows.",
+    help="Seed of the random data; the same seed produces the same rows.",
 )
 @click.option(
     "--scale",
     type=NumberType(0.001, 100),
     default=1.0,
     show_default=True,
-    help="How large the shop is to begin with; 1 means 24,000 rows.",
+    help="Initial size of the shop; 1 means 24,000 rows.",
 )
 @click.option("--keep", is_flag=True, help="Leave PostgreSQL, Kafka and the schema registry running.")
-@click.option("--record", metavar="DIR", help="Record what is relayed into DIR, a new folder.")
+@click.option("--record", metavar="DIR", help="Record the relayed changes into DIR, a new folder.")
 @click.option(
     "--audit/--no-audit",
     default=None,
-    help="Verify tables and recording at the end, with bwtui verify.  [default: with --headless]",
+    help="Audit tables and recording at the end with 'bwtui verify'.  [default: with --headless]",
 )
-@click.option("--sabotage", is_flag=True, help="With --headless: plant faults that the audit has to find.")
+@click.option("--sabotage", is_flag=True, help="With --headless: plant faults, which the audit must find.")
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as one JSON object.")
 def demo(
     headless: bool,
@@ -86,12 +88,12 @@ def demo(
     sabotage: bool,
     as_json: bool,
 ) -> int:
-    """Show everything: real services, a sample shop, the relay, its screens, and a comparison.
+    """Run everything at once: real services, a sample shop, the relay, its screens, and a comparison.
 
-    PostgreSQL, Kafka and a schema registry are started on this machine, in a folder of the demo's own. A shop
-    is written to at a steady rate while the relay copies its tables and follows its changes. At the end the
-    writes stop, the relay catches up, and an independent consumer reads every topic back: exit code 0 if the
-    latest value of each key equals its row, 1 if not, 3 if that could not be decided. Without screens,
+    The demo starts PostgreSQL, Kafka and a schema registry on this machine, in its own folder. It writes to a
+    sample shop at a steady rate while the relay copies the tables and streams their changes. At the end the
+    writes stop, the relay catches up, and an independent consumer reads every topic: exit code 0 if the
+    latest value of each key equals its row, 1 if not, 3 if the comparison was impossible. With --headless,
     'bwtui verify' then audits the topics twice: against the tables, and against a recording of the run.
     """
     _check_modes(headless, seconds, audit, sabotage)
@@ -115,14 +117,18 @@ def demo(
 
 def _check_modes(headless: bool, seconds: float | None, audit: bool | None, sabotage: bool) -> None:
     if sabotage and audit is False:
-        raise UsageError("--sabotage needs the audit", "leave out --no-audit")
+        raise UsageError("--sabotage requires the audit", "omit --no-audit")
     if headless:
         return
     if audit or sabotage:
         option = "--sabotage" if sabotage else "--audit"
-        raise UsageError(f"{option} goes with --headless", "with the screens, record and use 'bwtui verify'")
+        raise UsageError(
+            f"{option} requires --headless", "with the screens, use --record and then 'bwtui verify'"
+        )
     if seconds is not None:
-        raise UsageError("--seconds goes with --headless", "with the screens, the demo runs until you leave")
+        raise UsageError(
+            "--seconds requires --headless", "with the screens, the demo runs until you leave it"
+        )
     need_screens("add --headless")
 
 
@@ -133,7 +139,7 @@ def _recording(record: str | None) -> str:
     if record is None:
         return ""
     if not record:
-        raise UsageError("--record names no folder", "name the folder of the recording: --record DIR")
+        raise UsageError("--record has an empty value", "give the folder of the recording: --record DIR")
     check_ahead(Path(record).absolute())
     return str(Path(record).absolute())
 
@@ -173,7 +179,7 @@ def _with_screens(demo: "Demo") -> None:
     with demo.interrupts.diverted(leave, hang_up):
         app.run()
     if app.return_code:
-        raise BwtuiError("the screens ended on an error", "'bwtui demo --headless' does without them")
+        raise BwtuiError("the screens failed", "run the demo without them: 'bwtui demo --headless'")
 
 
 def _play(
@@ -196,9 +202,11 @@ def _play(
         if faults is not None:
             audited.judge(faults)
         if options.audit and not options.record:
-            demo.note(f"the recording stays until the next demo: bwtui open {demo.recording}")
+            demo.note(f"the recording is kept until the next demo: bwtui open {demo.recording}")
         if options.keep:
-            demo.note(f"the services stay up: BWTUI_SANDBOX_HOME={options.folder} bwtui sandbox down")
+            demo.note(
+                f"the services are still running: BWTUI_SANDBOX_HOME={options.folder} bwtui sandbox down"
+            )
     return comparison, settled.to_json(), audited
 
 
@@ -232,7 +240,7 @@ class DemoAudits:
         if self.judgement is not None and not self.judgement.holds:
             return BwtuiError(
                 self.judgement.sentence,
-                "what was planted stands in the report of --json; please report it as a bug",
+                "the report of --json lists the planted faults; please report this as a bug",
             )
         errors = [error for audit in self.audits if (error := audit.error()) is not None]
         # A difference takes precedence over an undecided comparison.

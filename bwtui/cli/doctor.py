@@ -26,8 +26,8 @@ Examples:
   bwtui doctor -d service=shop --table 'public\\..*' -u
 
 \b
-It takes the options of connect, because the preconditions depend on them. The
-exit code is that of the first precondition that does not hold.
+It takes the options of connect, because the prerequisites depend on them. The
+exit code is that of the first failed prerequisite.
 """
 
 
@@ -54,9 +54,9 @@ class PrerequisiteResult:
 
 @click.command(epilog=_EPILOG)
 @takes(*ALL)
-@click.option("--json", "as_json", is_flag=True, help="One object with all results.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object with all results.")
 def doctor(as_json: bool, **given: Any) -> None:
-    """Check every precondition of a relay, and say how to mend what does not hold."""
+    """Check the prerequisites of a relay, and suggest a fix for each that fails."""
     from bwtui.relay.process.outcome import error_with_code
 
     settings = relay_settings(given)
@@ -75,12 +75,12 @@ def doctor(as_json: bool, **given: Any) -> None:
         warnings = [dataclasses.asdict(warning) for warning in considered]
         say_json({"ok": not failed, "checks": checks, "warnings": warnings})
     if failed:
-        problem = f"{len(failed)} of {len(results)} preconditions do not hold"
+        problem = f"{len(failed)} of {len(results)} prerequisites failed"
         raise error_with_code(
-            failed[0].exit_code, problem, "mend what is marked FAIL, from the top, and run this again"
+            failed[0].exit_code, problem, "fix the lines marked FAIL, from the top, and run this again"
         )
     if not as_json:
-        say("all preconditions hold; start with 'bwtui connect'")
+        say("all prerequisites are met; start with 'bwtui connect'")
 
 
 def _lines(result: PrerequisiteResult) -> list[str]:
@@ -107,8 +107,8 @@ def _encoding() -> str:
     from bwtui.compiled import load
 
     if load() is not None:
-        return "in C, by bwtui_compiled"
-    return "in Python, for bwtui_compiled is not installed, or is another version's; docs/install.md"
+        return "by the C extension bwtui_compiled"
+    return "in Python: bwtui_compiled is not installed, or its version does not match; see docs/install.md"
 
 
 def _postgres(settings: RelaySettings) -> Iterable[PrerequisiteResult]:
@@ -127,9 +127,7 @@ def _postgres(settings: RelaySettings) -> Iterable[PrerequisiteResult]:
     first = _run("PostgreSQL", open_connection)
     yield first
     if first.error is not None:
-        yield PrerequisiteResult(
-            "the server's preconditions", "not checked without a connection", skipped=True
-        )
+        yield PrerequisiteResult("server prerequisites", "not checked: no connection", skipped=True)
         return
     connection = opened[0]
     try:
@@ -139,15 +137,15 @@ def _postgres(settings: RelaySettings) -> Iterable[PrerequisiteResult]:
             failed |= {check.name} if result.error is not None else set()
             yield result
         if failed & {"replication privilege", "room for a WAL sender"}:
-            yield PrerequisiteResult("replication session", "not checked: see above", skipped=True)
+            yield PrerequisiteResult("replication session", "not checked, see above", skipped=True)
         else:
             yield _run("replication session", lambda: _open_replication(connection, settings))
         yield _run("unchanged large values", lambda: large_values(connection, settings))
         yield _run("slot is free", lambda: _check_free(connection, settings))
         yield _run("failover", lambda: prospect(connection, settings))
-        yield _run("slot is where it was left", lambda: _check_remembered(connection, settings))
+        yield _run("slot position", lambda: _check_remembered(connection, settings))
         if "publications" in failed:
-            yield PrerequisiteResult("tables are captured", "not checked: see publications", skipped=True)
+            yield PrerequisiteResult("tables are captured", "not checked, see publications", skipped=True)
         else:
             yield from _captured(connection, settings)
     finally:
@@ -171,10 +169,11 @@ def _open_replication(connection: "Connection", settings: RelaySettings) -> str:
     expected, _ = server_and_database(connection)
     if found != expected:
         raise RefusedError(
-            f"replication reaches another server: its system identifier is {found}, not {expected}",
-            "give one server's own address in -d/--postgres",
+            "the replication connection reached a different server: its system identifier is "
+            f"{found}, not {expected}",
+            "give the address of a single server in -d/--postgres",
         )
-    return f"opens, on server {found}"
+    return f"connects to server {found}"
 
 
 def _captured(connection: "Connection", settings: RelaySettings) -> Iterable[PrerequisiteResult]:
@@ -187,16 +186,18 @@ def _captured(connection: "Connection", settings: RelaySettings) -> Iterable[Pre
     try:
         found = [one for one in shortfalls(connection, settings) if not one.captured]
         missing = [one for one in found if is_chosen(settings, one)]
-        captured = "all" if existing(connection, settings.publication_name) else "all will be"
+        captured = "all" if existing(connection, settings.publication_name) else "all will be captured"
         if len(missing) < len(found):
             captured = f"all of publication {settings.publication_name}"
     except (BwtuiError, psycopg2.Error):
-        yield PrerequisiteResult("tables are captured", "not checked: see above", skipped=True)
+        yield PrerequisiteResult("tables are captured", "not checked, see above", skipped=True)
         return
     hint_before = ""
     for one in missing:
         # One statement may cover many tables.
-        hint = one.hint if one.hint != hint_before else "what is said of the table before is for this one too"
+        hint = (
+            one.hint if one.hint != hint_before else "the statement for the table above covers this table too"
+        )
         hint_before = one.hint
         yield PrerequisiteResult(one.subject, error=RefusedError(one.says, hint))
     if not missing:
@@ -248,10 +249,10 @@ def _check_free(connection: "Connection", settings: RelaySettings) -> str:
 
     slot = slot_state(connection, settings.slot)
     if slot is None or not slot.active:
-        return "nobody reads it"
+        return "not in use"
     raise RefusedError(
-        f"slot {slot.name} is already active, for the server's process {slot.active_pid}",
-        "stop the other consumer ('bwtui stop', if it is a relay of ours), or name another with -s/--slot",
+        f"slot {slot.name} is already in use by server process {slot.active_pid}",
+        "stop its consumer ('bwtui stop' if that is a relay), or choose a different slot with -s/--slot",
     )
 
 
@@ -266,6 +267,6 @@ def _check_remembered(connection: "Connection", settings: RelaySettings) -> str:
         state_folder(settings.relay_name), *server_and_database(connection), settings.slot
     )
     if memory.last is None:
-        return "nothing is remembered of it"
+        return "no checkpoint"
     note = memory.check(slot_state(connection, settings.slot))
-    return note or f"confirmed up to {format_lsn(memory.last.confirmed_lsn)}, and not moved since"
+    return note or f"confirmed up to {format_lsn(memory.last.confirmed_lsn)}, unchanged since"

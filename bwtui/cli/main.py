@@ -22,26 +22,26 @@ from bwtui.masking import mask_connection
 from bwtui.options import nearest
 
 COMMANDS: Table = {
-    "demo": ("bwtui.cli.demo", "Show it all: a sandbox, a sample shop, the relay, its screens."),
+    "demo": ("bwtui.cli.demo", "Run it all: a sandbox, a sample shop, the relay, its screens."),
     "sandbox": ("bwtui.cli.sandbox", "Run PostgreSQL, Kafka and a schema registry on this machine."),
-    "connect": ("bwtui.cli.connect", "Relay a database's changes to Kafka, and watch them."),
+    "connect": ("bwtui.cli.connect", "Relay a database's changes to Kafka, with live screens."),
     "record": ("bwtui.cli.record", "Record a database's changes into files, without Kafka."),
-    "attach": ("bwtui.cli.attach", "Watch a relay that runs already."),
-    "snapshot": ("bwtui.cli.snapshot", "Have a relay send tables, or a part of one, again."),
+    "attach": ("bwtui.cli.attach", "Open the screens of a running relay."),
+    "snapshot": ("bwtui.cli.snapshot", "Have a relay send tables, or some of their rows, again."),
     "dead-letters": (
         "bwtui.cli.dead_letters",
-        "List the rows that were dropped; have them sent after all.",
+        "List dropped rows, and have them sent.",
     ),
-    "status": ("bwtui.cli.status", "Say what the running relays are doing."),
+    "status": ("bwtui.cli.status", "Show the state of the running relays."),
     "stop": ("bwtui.cli.stop", "Stop a relay cleanly."),
-    "open": ("bwtui.cli.open", "Look at a recording, and rewind it."),
+    "open": ("bwtui.cli.open", "Open the screens for a recording."),
     "replay": ("bwtui.cli.replay", "Write a recording's messages into topics again."),
-    "doctor": ("bwtui.cli.doctor", "Check every precondition, and say how to mend what fails."),
+    "doctor": ("bwtui.cli.doctor", "Check prerequisites and suggest fixes."),
     "slots": ("bwtui.cli.slots", "List and drop replication slots."),
-    "schema": ("bwtui.cli.schema", "Say what the schema registry would say, before or after a DDL."),
-    "recording": ("bwtui.cli.recording", "Tell what a recording holds; check, seal, recover and export it."),
-    "verify": ("bwtui.cli.verify", "Prove that Kafka holds what was sent, or say what is wrong."),
-    "repair": ("bwtui.cli.repair", "Send exactly the keys again in which tables and topics differ."),
+    "schema": ("bwtui.cli.schema", "Check tables against the schema registry, also after a DDL."),
+    "recording": ("bwtui.cli.recording", "Inspect, check, recover, seal and export recordings."),
+    "verify": ("bwtui.cli.verify", "Verify that Kafka contains what was sent; list anomalies."),
+    "repair": ("bwtui.cli.repair", "Send only the keys that differ between tables and topics."),
     "config": ("bwtui.cli.config", "Show every setting and its origin; check configuration files."),
     "completion": ("bwtui.cli.completion", "Print the shell completion script."),
 }
@@ -150,10 +150,10 @@ def _advice(error: click.ClickException) -> str:
         if isinstance(kind, (click.File, click.Path)):
             return "check the path; a relative path starts at the working directory"
         if not isinstance(error, click.MissingParameter):
-            return f"'{path} --help' says what {'/'.join(error.param.opts)} takes"
+            return f"'{path} --help' describes {'/'.join(error.param.opts)}"
     if context is not None and not isinstance(error, click.NoSuchOption | click.BadOptionUsage):
-        return f"write it as: {context.get_usage().removeprefix('Usage: ')}"
-    return f"'{path} --help' explains the options"
+        return f"usage: {context.get_usage().removeprefix('Usage: ')}"
+    return f"'{path} --help' lists the options"
 
 
 @click.group(
@@ -175,7 +175,7 @@ Exit codes:
 )
 @click.version_option(__version__, "-V", "--version", prog_name="bwtui")
 def cli() -> None:
-    """See every change travel from PostgreSQL to Kafka."""
+    """Relay PostgreSQL changes to Kafka, and show every one of them."""
 
 
 def main() -> None:

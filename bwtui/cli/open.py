@@ -23,28 +23,30 @@ Examples:
   bwtui open recordings/shop --at 0/1A2B3C          everything committed up to an LSN
   bwtui open recordings/shop --at "xid 742"         a transaction, with all its changes
   bwtui open recordings/shop -b kafka:9092 -r http://registry:8081
-  bwtui open report.json                            what 'bwtui verify … --json' wrote
+  bwtui open report.json                            the output of 'bwtui verify … --json'
 
 \b
 Space plays, ← and → step, [ and ] step by transactions, : goes to a time, an LSN or an xid,
-T shows a transaction, x a key's journey, a shows a table's rows as of this position, v verifies,
-r replays, 5 shows what the last audit found, ? is help. Brokers and registry are needed by v and r
-only; where they are not given, the dialogs propose those of the recording.
+T shows a transaction, x a key's journey, a a table's rows as of this position, v verifies,
+r replays, 5 shows the last audit, ? is help. Only v and r need brokers and registry; their
+dialogs suggest those of the recording.
 """
 
 
 @click.command(epilog=_EPILOG)
 @click.argument("recording", metavar="RECORDING|REPORT", type=click.Path(path_type=Path))
 @click.option(
-    "--at", metavar="PLACE", help="Where to stand: a time, an LSN, 'xid N', 'N%' or '#N'; else the end."
+    "--at", metavar="PLACE", help="Start position: a time, an LSN, 'xid N', 'N%' or '#N'; default: the end."
 )
 @relay_options.takes(
     *("broker", "schema-registry", "kafka-config", "readonly"),
     defaults=dict.fromkeys(("broker", "schema-registry"), "the recording's"),
 )
 def open(recording: Path, at: str | None, **given: Any) -> None:
-    """Look at RECORDING in the same screens as at a running relay, rewind it, verify it, and replay it;
-    or at the REPORT of an audit. To look, no server is needed. With --readonly nothing can be replayed.
+    """Open RECORDING, or the REPORT of an audit, in the same screens as a running relay.
+
+    A recording can be rewound, verified and replayed. No server is needed to view it. With --readonly, the
+    screens can't replay.
     """
     report = None
     if recording.is_file():
@@ -53,7 +55,7 @@ def open(recording: Path, at: str | None, **given: Any) -> None:
         report = read_report(recording)
         folder = _recording_of(report)
         if folder is None:
-            need_screens("'bwtui verify' prints it in plain text")
+            need_screens("'bwtui verify' prints the report as plain text")
             _open_report(recording, report, given)
             return
         recording = folder
@@ -70,7 +72,7 @@ def _open_recording(
 
     view = open_recording(recording)
     try:
-        need_screens(f"'bwtui recording info {recording}' needs none")
+        need_screens(f"'bwtui recording info {recording}' works without one")
         choices = chosen(relay_options.load(given))
         services = connections(given, view.source.broker, view.source.registry)
         audit = RecordingAuditSession(recording, services, report)
@@ -127,7 +129,7 @@ def _unfinished(view: "RecordingReader") -> str:
     if view.segments[-1].is_finished:
         return ""
     if is_being_written(view.folder):
-        return "this recording is still being written: it is shown as far as it had come when it was opened"
+        return "this recording is still being written; the screens show it as it was when it was opened"
     if view.torn:
-        return f"this recording was never finished, and its end is torn: what is whole is shown ({view.torn})"
-    return "this recording was never finished: 'bwtui recording recover' finishes it, and everything is shown"
+        return f"this recording is unfinished and its end is torn; all complete data is shown ({view.torn})"
+    return "this recording is unfinished; 'bwtui recording recover' finishes it; all data is shown"

@@ -17,14 +17,12 @@ Examples:
 
 \b
 The messages are encoded as 'bwtui connect' would send them, with schema ids of the
-recording's own; 'bwtui replay' registers the schemas and puts the registry's ids in.
+recording's own; 'bwtui replay' registers the schemas and inserts the registry's ids.
 """
 
 
 @click.command(epilog=_EPILOG)
-@click.option(
-    "-o", "--output", metavar="DIR", help="The recording's folder; a new one, or one to go on with."
-)
+@click.option("-o", "--output", metavar="DIR", help="Folder of the recording: a new one, or one to continue.")
 @relay_options.takes(
     *("postgres", "slot", "output-format", "allow-unkeyed", "topic-prefix", "on-error", "skip-snapshot"),
     *("snapshot-by", "snapshot-workers", "spark-master"),
@@ -49,21 +47,21 @@ recording's own; 'bwtui replay' registers the schemas and puts the registry's id
     # Accepted only to be rejected with an explanation.
     hidden=("on-record-error",),
 )
-@click.option("--json", "as_json", is_flag=True, help="A status object a second on stdout.")
+@click.option("--json", "as_json", is_flag=True, help="Write one status object per second to stdout.")
 def record(output: str | None, as_json: bool, **given: Any) -> None:
     """Record a database's changes into files.
 
-    Like 'bwtui connect' it makes publication and slot, copies what the tables hold, and follows the stream;
-    PostgreSQL is told that a change was taken when it is on the disk.
+    Like 'bwtui connect', it creates publication and slot, copies the tables, and streams their changes. It
+    confirms a change to PostgreSQL once the change is on disk.
     """
     if not output:
-        raise UsageError("-o DIR is missing", "name the folder of the recording")
+        raise UsageError("-o DIR is missing", "give the folder of the recording")
     settings = relay_options.load({**given, "record": output}).settings()
     relay_options.need_packages(settings)
     if settings.on_record_error != "stop":
         raise UsageError(
-            "record has nowhere else to write to, so it stops when the disk refuses",
-            "give --on-record-error stop, or unset it where it is set",
+            "'bwtui record' only writes the recording, so it must stop when that fails",
+            "use --on-record-error stop, or remove the setting where it is set",
         )
     try:
         run_headless(dataclasses.replace(settings, record_only=True), as_json)

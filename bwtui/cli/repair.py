@@ -26,11 +26,11 @@ Examples:
   bwtui repair report.json
   bwtui repair --database -d service=shop -s shop -b kafka:9092 -r http://registry:8081
   bwtui repair --without-relay -d service=shop -s theirs --publication theirs -b kafka:9092 \
-    -r http://registry:8081                  beside a relay that is not here
+    -r http://registry:8081                  the relay runs elsewhere
 
 \b
-A report only says which tables and which relay are meant: all is compared anew. The relay
-reads each row as it is when it is sent. Exit codes: 0 clean, 1 differences are left,
+A report only selects tables and relay; they are compared again. The relay reads the
+current state of each row when it sends it. Exit codes: 0 clean, 1 differences remain,
 2 refused, 3 indeterminate, 4 a relay or a server can't be reached, 130 interrupted.
 """
 
@@ -42,18 +42,20 @@ reads each row as it is when it is sent. Exit codes: 0 clean, 1 differences are 
     *("publication", "table", "exclude-table", "output-format", "toast", "headers"),
     *("namespace", "connect-names"),
 )
-@click.option("--database", is_flag=True, help="Compare the tables of the relay that runs with this slot.")
-@relay_option("The relay that is to send, and all of its settings; --table and --exclude-table narrow them.")
+@click.option("--database", is_flag=True, help="Compare the tables of the running relay that uses this slot.")
+@relay_option(
+    "The relay that sends, and whose settings apply; --table and --exclude-table select fewer tables."
+)
 @click.option(
     "--without-relay",
     is_flag=True,
-    help="Send them itself, where a relay that does not run here writes the topics: -s is its slot.",
+    help="Send without a relay, if a relay on a different machine writes the topics; -s is its slot.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be sent.")
-@click.option("-y", "--yes", is_flag=True, help="Don't ask before it is sent.")
-@click.option("--show-values", is_flag=True, help="Show keys of rows, which are masked otherwise.")
-@click.option("--json", "as_json", is_flag=True, help="The result as a JSON object.")
-@click.option("--lost-slot", is_flag=True, hidden=True, help="Asked by a relay whose slot was lost.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be sent.")
+@click.option("-y", "--yes", is_flag=True, help="Send without asking for confirmation.")
+@click.option("--show-values", is_flag=True, help="Show keys of rows, which are masked by default.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as a JSON object.")
+@click.option("--lost-slot", is_flag=True, hidden=True, help="For a relay whose slot was lost.")
 @progress_json_option
 def repair(
     report: Path | None,
@@ -68,12 +70,12 @@ def repair(
     progress_json: bool,
     **given: Any,
 ) -> None:
-    """Send exactly the keys again in which tables and topics differ.
+    """Send only the keys that differ between tables and topics.
 
-    The topics' latest values are compared with the tables while writes and the relay go on. What differs is
-    shown; after a yes the running relay sends these rows as they are then, and tombstones for keys without a
-    row, each at its right place in the stream. Then all is compared once more. --without-relay sends beside
-    a relay that is not ours: what that can't promise is said before the yes.
+    Compares the topics' latest values with the tables, while writes and the relay continue, and shows the
+    differences. After a confirmation, the running relay sends the current rows, and tombstones for keys
+    without a row, in the order of its stream. Then everything is compared once more. With --without-relay,
+    this command sends alongside a relay on a different machine; the confirmation states the limits of that.
     """
     from bwtui.cli.auditing.relay import without_variables
     from bwtui.cli.auditing.repair_target import target_alone, target_of
@@ -81,7 +83,7 @@ def repair(
 
     if without_relay:
         if relay is not None:
-            raise UsageError("--relay and --without-relay exclude each other", "give the one that you mean")
+            raise UsageError("--relay and --without-relay exclude each other", "give only one of them")
         target = target_alone(report, given, database=database)
     else:
         target = target_of(report, relay, given, database=database)

@@ -29,9 +29,9 @@ Examples:
   bwtui replay recordings/shop --only-missing report.json
 
 \b
-The same command goes on where a run was interrupted or killed. docs/replay.md says what
-is kept, and what --only-missing can't mend. Exit codes: 2 refused, 3 done, and messages
-may be there twice, 4 no connection, 6 the recording is damaged or unfinished, 130 interrupted.
+Repeat the command to continue an interrupted or killed run. docs/replay.md describes
+what is preserved, and the limits of --only-missing. Exit codes: 2 refused, 3 done, with
+possible duplicates, 4 no connection, 6 the recording is damaged or unfinished, 130 interrupted.
 """
 
 
@@ -39,38 +39,44 @@ may be there twice, 4 no connection, 6 the recording is damaged or unfinished, 1
 @click.argument("recording", type=click.Path(path_type=Path))
 @takes("broker", "schema-registry", "kafka-config")
 @selection_options
-@click.option("--with-repeats", is_flag=True, help="Also what was sent again after a restart of the relay.")
+@click.option(
+    "--with-repeats", is_flag=True, help="Include messages that were sent again after a restart of the relay."
+)
 @click.option(
     "--topic-prefix",
     metavar="P",
-    help="Into topics whose names begin with P and a dot in place of the recorded prefix; '': no prefix.",
+    help="Send to topics with prefix P and a dot in place of the recorded prefix; '' for no prefix.",
 )
 @click.option(
-    "--keep-ids", is_flag=True, help="Refuse rather than change a schema id: the registry must have them all."
+    "--keep-ids",
+    is_flag=True,
+    help="Fail instead of changing a schema id: the registry must have all of them.",
 )
-@click.option("--rate", metavar="N", type=NumberType(1, 10**9), help="At most N messages a second.")
+@click.option("--rate", metavar="N", type=NumberType(1, 10**9), help="Maximum messages per second.")
 @click.option(
     "--pace",
     metavar="X",
     type=NumberType(0.001, 10**6),
-    help="As it was recorded, X times as fast.",
+    help="Keep the recorded pace, X times as fast.",
 )
 @click.option(
     "--only-missing",
     metavar="REPORT",
     type=click.Path(path_type=Path),
-    help="Only what 'bwtui verify --json' found missing; its order can't be mended.",
+    help="Only messages that 'bwtui verify --json' reported missing; their order can't be restored.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be done.")
-@click.option("--restart", is_flag=True, help="Begin anew; forget what an earlier run has sent.")
-@click.option("-y", "--yes", is_flag=True, help="Don't ask before writing beside what is there already.")
-@click.option("--json", "as_json", is_flag=True, help="The result as a JSON object.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be sent.")
+@click.option("--restart", is_flag=True, help="Start from scratch, and ignore what an earlier run has sent.")
+@click.option(
+    "-y", "--yes", is_flag=True, help="Write without asking, even if the topics already contain messages."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the result as a JSON object.")
 @progress_json_option
 @click.option(
     "--spark-master",
     metavar="MASTER",
-    help="Spark's master; on a cluster all workers must see the recording. Without it this machine: on "
-    "local[*], or a small replay without Spark.",
+    help="Spark master; on a cluster, all workers must have access to the recording. Default: local[*] "
+    "on this machine, or no Spark for a small replay.",
 )
 def replay(
     recording: Path,
@@ -81,7 +87,7 @@ def replay(
     with_repeats: bool,
     **given: Any,
 ) -> None:
-    """Write the messages of RECORDING into Kafka again: byte for byte, and each key in order."""
+    """Write the messages of RECORDING to Kafka again: byte for byte, and in order for each key."""
     from bwtui.cli.output.replay_console import ReplayConsole, summary, to_json
     from bwtui.cycles import look_rarely
     from bwtui.replay.replay import Replay, ReplayJob
@@ -144,7 +150,7 @@ def _options(given: dict[str, Any]) -> "ReplayOptions":
 
     rate, pace, prefix = given.pop("rate"), given.pop("pace"), given.pop("topic_prefix")
     if rate is not None and pace is not None:
-        raise UsageError("--rate and --pace exclude each other", "give the one that you mean")
+        raise UsageError("--rate and --pace exclude each other", "give only one of them")
     names = ("keep_ids", "dry_run", "restart", "only_missing")
     return ReplayOptions(prefix, rate=rate, pace=pace, **{name: given.pop(name) for name in names})
 

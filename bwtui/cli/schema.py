@@ -22,14 +22,17 @@ Examples:
   pg_dump --schema-only … | bwtui schema check -d service=scratch --ddl - --json
 
 \b
-The script runs in one transaction, which is rolled back; it takes its locks for
-that long, and gives up on one after three seconds. Sequences that it draws from
-stay drawn. It takes the options of connect, because topics depend on them.
-Exit code 1: something is incompatible; 4: a server can't be reached.
+The script runs in one transaction, which is rolled back. It holds its locks until
+then, with a lock timeout of three seconds; sequence values that it draws stay used.
+The command takes the options of connect, because topics depend on them. Exit code
+1: a schema is incompatible; 4: a server can't be reached.
 """
 
 
-_MEND = "the lines above say why: change those tables, leave them out with --exclude-table, or relax the rule"
+_MEND = (
+    "the lines above give the reasons: change these tables, exclude them with --exclude-table, or "
+    "relax the compatibility level"
+)
 
 
 @click.group(epilog="\b\nExample:\n  bwtui schema check -d service=shop --ddl migration.sql")
@@ -40,12 +43,15 @@ def schema() -> None:
 @schema.command(epilog=_EPILOG)
 @takes(*ALL)
 @click.option(
-    "--ddl", type=click.File(encoding="utf-8"), metavar="FILE", help="Check the tables as they'd be after it."
+    "--ddl",
+    type=click.File(encoding="utf-8"),
+    metavar="FILE",
+    help="Check the tables as they would be after this script; - reads stdin.",
 )
-@relay_option("Take every setting from the relay NAME, which runs.")
-@click.option("--json", "as_json", is_flag=True, help="One object with all tables.")
+@relay_option("Take every setting from the running relay NAME.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object with all tables.")
 def check(ddl: TextIO | None, relay: str | None, as_json: bool, **given: Any) -> None:
-    """Say what the registry would say of every table's key and value; nothing is registered or changed."""
+    """Check each table's key and value against the registry, without registering or changing anything."""
     from bwtui.cli.auditing.prechecks import refuse_replaced
     from bwtui.cli.auditing.relay import running_settings, without_variables
     from bwtui.cli.connect import relay_settings
@@ -56,7 +62,7 @@ def check(ddl: TextIO | None, relay: str | None, as_json: bool, **given: Any) ->
         refuse_replaced("table", "exclude_table")
     settings = relay_settings(given) if relay is None else running_settings(relay)
     if settings.output_format != "avro":
-        raise UsageError("JSON messages have no schema", "leave out -f json")
+        raise UsageError("JSON messages have no schema", "omit -f json")
     script = _read(ddl) if ddl else ""
     registry = SchemaRegistry(settings.schema_registry, settings.registry_config)
     with without_variables() if relay is not None else contextlib.nullcontext():
@@ -74,7 +80,7 @@ def _read(file: TextIO) -> str:
     try:
         return file.read()
     except UnicodeDecodeError as error:
-        raise UsageError(f"{file.name} is not UTF-8", "convert it first") from error
+        raise UsageError(f"{file.name} is not UTF-8", "convert it to UTF-8 first") from error
 
 
 def _show(tables: "list[TableCheck]") -> None:

@@ -34,9 +34,9 @@ def slots() -> None:
 
 @slots.command("list", epilog="\b\nExample:\n  bwtui slots list -d service=shop --json")
 @relay_options.takes("postgres")
-@click.option("--json", "as_json", is_flag=True, help="A list of objects.")
+@click.option("--json", "as_json", is_flag=True, help="Print a list of JSON objects.")
 def list_slots(as_json: bool, **given: Any) -> None:
-    """List all slots: plugin, active or not, how much WAL each keeps, and what it has confirmed."""
+    """List all slots: plugin, active or not, retained WAL, and confirmed LSN."""
     with _connected(given) as connection:
         listed = _read(connection)
     if as_json:
@@ -63,13 +63,14 @@ def _row(slot: dict[str, Any]) -> tuple[str, ...]:
 @slots.command(epilog="\b\nExample:\n  bwtui slots drop bottledwater -d service=shop")
 @click.argument("name")
 @relay_options.takes("postgres")
-@click.option("--yes", is_flag=True, help="Don't ask for the slot's name to be typed.")
-@click.option("--json", "as_json", is_flag=True, help="Print what was dropped as an object.")
+@click.option("--yes", is_flag=True, help="Drop the slot without asking for its name.")
+@click.option("--json", "as_json", is_flag=True, help="Print the dropped slot as a JSON object.")
 def drop(name: str, yes: bool, as_json: bool, **given: Any) -> None:
     """Drop the slot NAME. Changes that it has not confirmed can never be read again.
 
-    A relay of ours remembers how far its slot was confirmed, and refuses one that vanished or was moved. It
-    forgets that too, so that its next start takes a new snapshot; also when the slot is gone already.
+    A relay stores a checkpoint of its slot, and does not start if the slot is missing or was moved. This
+    command also deletes the checkpoint, even if the slot is already missing, so that the relay's next start
+    takes a new snapshot.
     """
     from bwtui.relay.backfill import chunk_snapshot
     from bwtui.relay.exactly_once import discarded_position
@@ -101,9 +102,9 @@ def drop(name: str, yes: bool, as_json: bool, **given: Any) -> None:
     if as_json:
         say_json({"dropped": slot, "forgotten_by": list(memories)})
         return
-    say(f"slot {name} is dropped" if slot else f"slot {name} was gone already")
+    say(f"slot {name} dropped" if slot else f"slot {name} was already missing")
     for relay in memories:
-        say(f"relay {relay} has forgotten it, and begins with a new snapshot")
+        say(f"relay {relay} deleted its checkpoint, and starts with a new snapshot")
 
 
 def _memories(identity: tuple[str, str, str]) -> "dict[str, SlotCheckpointStore]":
@@ -123,26 +124,35 @@ def _check_droppable(
 ) -> None:
     if slot is None and not memories:
         close = nearest(name, [slot["name"] for slot in existing])
-        hint = f"did you mean {close}?" if close else "'bwtui slots list' shows those that are there"
-        raise RefusedError(f"there is no slot {name}", hint)
+        hint = f"did you mean {close}?" if close else "'bwtui slots list' lists the existing slots"
+        raise RefusedError(f"slot {name} does not exist", hint)
     if slot is not None and slot["active"]:
         raise RefusedError(
-            f"slot {name} is active: server process {slot['active_pid']} reads it",
-            "stop its reader first; a relay of ours stops with 'bwtui stop'",
+            f"slot {name} is in use by server process {slot['active_pid']}",
+            "stop that consumer first; 'bwtui stop' stops a relay",
         )
 
 
 def _ask(name: str, slot: dict[str, Any] | None) -> None:
     if not _has_terminal():
-        raise UsageError("there is no terminal to ask for the slot's name", "add --yes to drop it unasked")
+        raise UsageError(
+            "dropping a slot needs a confirmation, and there is no terminal to ask",
+            "add --yes to drop it without confirmation",
+        )
     if slot is None:
-        say(f"Slot {name} is gone. Its relay will forget it and take a new snapshot.", err=True)
+        say(
+            f"Slot {name} is missing on the server. Its relay will delete its checkpoint and take a new "
+            "snapshot.",
+            err=True,
+        )
     else:
         kept = size(slot["retained_wal_bytes"])
-        say(f"Slot {name} keeps {kept} of WAL. What it has not confirmed is lost with it.", err=True)
-    typed = ask("Type the slot's name to go on")
+        say(f"Slot {name} retains {kept} of WAL. Changes that it has not confirmed will be lost.", err=True)
+    typed = ask("Type the slot's name to drop it")
     if typed.strip() != name:
-        raise RefusedError("that is not the slot's name, nothing was dropped", f"type {name} to drop it")
+        raise RefusedError(
+            "the answer was not the slot's name, so nothing was dropped", f"type {name} to drop it"
+        )
 
 
 def _has_terminal() -> bool:

@@ -22,11 +22,11 @@ _NO_TABLES = {"v": "view", "m": "materialized view", "f": "foreign table"}
 
 _EPILOG = """\b
 Examples:
-  bwtui snapshot orders                       all rows of a table, beside its changes
+  bwtui snapshot orders                       all rows of a table, while its changes stream
   bwtui snapshot orders --where "id between 1 and 5000"
   bwtui snapshot orders sales.items --no-wait
   bwtui snapshot --status
-  bwtui snapshot --pause 3-orders             --resume goes on, --cancel ends it
+  bwtui snapshot --pause 3-orders             --resume continues it, --cancel ends it
 
 \b
 --status, --pause, --resume and --cancel also work while the relay is stopped.
@@ -41,19 +41,19 @@ cancelled · 4 no relay runs, or it ended meanwhile (it continues after its next
 @click.command(epilog=_EPILOG)
 @click.argument("tables", nargs=-1, metavar="[TABLE]...")
 @click.option("--where", metavar="SQL", help="Only rows of one table for which this expression is true.")
-@relay_option("The relay that sends them, where several run.")
+@relay_option("The relay that sends the rows; required if several run.")
 @click.option(
     "-u",
     "--unkeyed",
     is_flag=True,
-    help="Also a table without a key, whose rows are in the topic twice then.",
+    help="Allow tables without a key, whose rows are then in the topic twice.",
 )
-@click.option("--wait/--no-wait", default=True, help="Wait until all is sent; on by default.")
-@click.option("--status", "shows", is_flag=True, help="List what is sent again, and what was last.")
-@click.option("--pause", metavar="ID", help="Send no more of it until --resume.")
-@click.option("--resume", metavar="ID", help="Go on where it was paused.")
-@click.option("--cancel", metavar="ID", help="Send no more of it; what was sent stays in the topic.")
-@click.option("--json", "as_json", is_flag=True, help="An object a line for each.")
+@click.option("--wait/--no-wait", default=True, help="Wait until all rows are sent (default).")
+@click.option("--status", "shows", is_flag=True, help="List current and recent requests.")
+@click.option("--pause", metavar="ID", help="Pause request ID until --resume.")
+@click.option("--resume", metavar="ID", help="Continue paused request ID.")
+@click.option("--cancel", metavar="ID", help="Cancel request ID; rows already sent stay in the topic.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per request.")
 def snapshot(
     tables: tuple[str, ...],
     where: str | None,
@@ -66,17 +66,17 @@ def snapshot(
     cancel: str | None,
     as_json: bool,
 ) -> None:
-    """Have the running relay send the rows of TABLEs again, while it goes on with their changes.
+    """Have the running relay send all rows of TABLEs again, while it streams their changes.
 
-    Each row is sent as it is in the database, never over a newer state of the same key. What was asked for
-    survives restarts of the relay: at most a small part is sent twice. Rows that were deleted meanwhile
-    have had their tombstone from the stream; for others that a topic has too much, see 'bwtui repair'.
+    The relay sends the current state of each row, never over a newer state of the same key. Requests survive
+    restarts of the relay, with at most a few rows sent twice. Rows deleted in the meantime get their
+    tombstone from the stream; use 'bwtui repair' for surplus keys in a topic.
     """
     asked: dict[BackfillCommand, str | None] = {"pause": pause, "resume": resume, "cancel": cancel}
     given = [f"--{what}" for what, id in asked.items() if id is not None]
     _check_usage([*(["TABLE"] if tables else []), *(["--status"] if shows else []), *given], tables, where)
     if unkeyed and not tables:
-        raise UsageError("-u/--unkeyed is of tables to send", "name a table, or leave it out")
+        raise UsageError("-u/--unkeyed requires a table", "give a table, or omit the option")
     if tables:
         _send(only_relay(relay), tables, where or "", unkeyed=unkeyed, wait=wait, as_json=as_json)
         return
@@ -100,7 +100,7 @@ def _relay_or_stopped(named: str | None) -> str:
         if not stopped:
             raise
     if len(stopped) > 1:
-        raise UsageError("no relay is running", f"name one of them with --relay: {', '.join(stopped)}")
+        raise UsageError("no relay is running", f"choose one with --relay: {', '.join(stopped)}")
     return stopped[0]
 
 
@@ -134,18 +134,16 @@ def _statuses(name: str) -> "Sequence[BackfillStatus]":
 def _check_usage(given: list[str], tables: tuple[str, ...], where: str | None) -> None:
     if not given:
         raise UsageError(
-            "no table is named", "write it as: bwtui snapshot orders; --status lists what is sent again"
+            "no table was given", "usage: bwtui snapshot TABLE…; --status lists current and recent requests"
         )
     if len(given) > 1:
-        raise UsageError(f"{given[0]} and {given[1]} exclude each other", "give one of them")
+        raise UsageError(f"{given[0]} and {given[1]} exclude each other", "give only one of them")
     if where is None:
         return
     if not where.strip():
-        raise UsageError(
-            "--where is empty", "give an SQL expression over the table's columns, or leave it out"
-        )
+        raise UsageError("--where is empty", "give an SQL expression over the table's columns, or omit it")
     if len(tables) != 1:
-        raise UsageError("--where goes with one table", "name the table whose columns it is about")
+        raise UsageError("--where requires exactly one table", "give one table per command")
 
 
 def _print(statuses: "Sequence[BackfillStatus]", *, as_json: bool) -> None:
@@ -158,7 +156,7 @@ def _print(statuses: "Sequence[BackfillStatus]", *, as_json: bool) -> None:
     elif statuses:
         say(*as_table(statuses))
     else:
-        say("nothing is sent again, and nothing was")
+        say("no requests, neither current nor recent")
 
 
 def _send(
@@ -175,7 +173,7 @@ def _send(
         except BwtuiError:
             # The relay has already accepted the others.
             for id in ids:
-                say(f"bwtui: {id} is asked for", err=True)
+                say(f"bwtui: {id} was requested", err=True)
             raise
 
     def look() -> "Sequence[BackfillStatus]":
@@ -230,7 +228,7 @@ def _carried(relay: str, named: str, carried: "Set[str]", connection: "Connectio
         return whole
     if (error := _no_table(relay, whole, carried, connection)) is not None:
         raise error
-    raise UsageError(f"relay {relay} carries no table {named}", _meant(relay, whole, names))
+    raise UsageError(f"table {relay} is not captured by relay {named}", _meant(relay, whole, names))
 
 
 def _whole(named: str) -> str:
@@ -246,9 +244,9 @@ def _meant(relay: str, named: str, names: "Collection[str]") -> str:
     """Return the hint that names the table that was probably meant."""
     spelled = sorted(name for name in names if name.casefold() == named.casefold())
     if spelled:
-        return f"did you mean {' or '.join(spelled)}? Upper and lower case count here"
+        return f"did you mean {' or '.join(spelled)}? Table names are case-sensitive here"
     close = nearest(named, names)
-    return f"did you mean {close}?" if close else f"'bwtui status {relay}' lists the tables that it carries"
+    return f"did you mean {close}?" if close else f"'bwtui status {relay}' lists the tables of the relay"
 
 
 def _no_table(relay: str, whole: str, carried: "Set[str]", connection: "Connection") -> UsageError | None:
@@ -265,13 +263,13 @@ def _no_table(relay: str, whole: str, carried: "Set[str]", connection: "Connecti
     for one in found:
         if one.kind in _NO_TABLES:
             return UsageError(
-                f"{one.qualified_name} is a {_NO_TABLES[one.kind]}: it has no rows of its own in the stream",
-                f"name tables of the relay; 'bwtui status {relay}' lists them",
+                f"{one.qualified_name} is a {_NO_TABLES[one.kind]} and has no rows of its own in the stream",
+                f"give tables of the relay; 'bwtui status {relay}' lists them",
             )
         for root in filter(carried.__contains__, one.ancestors):
             return UsageError(
-                f"{one.qualified_name} is a partition, whose rows relay {relay} carries as {root}",
-                f"name {root}, with --where for a part of it",
+                f"{one.qualified_name} is a partition; relay {relay} captures its rows as {root}",
+                f"give {root}, with --where to select rows",
             )
     return None
 
@@ -281,10 +279,11 @@ def _check_key(name: str, there: "Mapping[str, TableInfo]", *, unkeyed: bool) ->
     table = there.get(name)
     if table is None:
         raise RefusedError(
-            f"table {name} is not in the database", "it was dropped or renamed: nothing need be sent of it"
+            f"table {name} does not exist in the database",
+            "it was dropped or renamed, so there is nothing to send",
         )
     if not table.has_key and not unkeyed:
         raise RefusedError(
-            f"table {name} has no key: the topic would have each of its rows that are sent once more",
-            "add -u/--unkeyed if that is meant, or give the table a primary key",
+            f"table {name} has no key: every row that is sent again would be in its topic twice",
+            "add -u/--unkeyed if that is acceptable, or add a primary key to the table",
         )

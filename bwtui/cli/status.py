@@ -16,21 +16,21 @@ if TYPE_CHECKING:
 
 _EPILOG = """\b
 Examples:
-  bwtui status              one relay in full, several as a table
+  bwtui status              one relay in detail, several as a table
   bwtui status shop --json | jq .wal_lag_bytes
 
 \b
-Exit codes: 0 it runs, or all that run answer · 4 no such relay runs (then --json
-prints the last status of its last run, where there is one), or one does not answer
-(those that do are shown all the same)
+Exit codes: 0 all selected relays answered · 4 the relay is not running (--json then
+prints the last status of its last run, if there is one), or a relay does not answer
+(the others are still shown)
 """
 
 
 @click.command(epilog=_EPILOG)
 @name_argument
-@click.option("--json", "as_json", is_flag=True, help="One status object a line for each relay.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON status object per relay.")
 def status(name: str | None, as_json: bool) -> None:
-    """Say what the relay NAME is doing, or every one that runs."""
+    """Show the state of relay NAME, or of all running relays."""
     silent: list[str] = []
     if name is None:
         statuses, silent = all_running()
@@ -99,7 +99,7 @@ def _in_full(s: "Status") -> list[str]:
         # The server's LSN was queried some time ago; the confirmed LSN is never after the current one.
         ("confirmed", f"{format_lsn(s.confirmed_lsn)} of {format_lsn(max(s.server_lsn, s.confirmed_lsn))}"),
         ("lag", f"{size(s.wal_lag_bytes)}, {s.wal_lag_seconds:.1f} s"),
-        ("retained", f"{size(s.retained_wal_bytes)}, {_safety(s)}" if s.wal_status else "not known yet"),
+        ("retained", f"{size(s.retained_wal_bytes)}, {_safety(s)}" if s.wal_status else "unknown so far"),
     ]
     if s.exactly_once:
         facts += _exactly_once(s.exactly_once)
@@ -107,26 +107,26 @@ def _in_full(s: "Status") -> list[str]:
         proves = f"; run '{entry.command}'" if entry.command else ""
         facts.append((label, f"{entry.table} since {format_lsn(entry.since_lsn)}: {entry.reason}{proves}"))
     if s.not_captured:
-        doctor = "'bwtui doctor' with the relay's options says what to run"
-        facts.append(("lacking", f"{', '.join(s.not_captured)}: not captured, {doctor}"))
+        doctor = "run 'bwtui doctor' with the relay's options for the statement that fixes it"
+        facts.append(("lacking", f"{', '.join(s.not_captured)}: not captured; {doctor}"))
     if s.first_snapshot:
         facts.append(("snapshot", s.first_snapshot.sentence))
     for label, worker in zip(("workers", *[""] * len(s.snapshot_workers)), s.snapshot_workers, strict=False):
-        reads = ", ".join(worker.tables) or "nothing more"
-        facts.append((label, f"{worker.place} reads {reads}, {worker.rows:,} rows of it so far"))
+        reads = ", ".join(worker.tables) or "nothing"
+        facts.append((label, f"{worker.place} reads {reads}, {worker.rows:,} rows so far"))
     if s.heal:
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(s.heal.since))
-        facts.append(("heal", f"due since {since}: {s.heal.reason}"))
+        facts.append(("heal", f"pending since {since}: {s.heal.reason}"))
         facts += [("", text) for text in (s.heal.detail, s.heal.hint) if text]
     lines = [f"{label:<10} {text}" for label, text in facts]
     if s.tables:
         lines += ["", *_tables(s), *_notes(s)]
     # The tables of a first snapshot are already listed.
     if again := [b for b in s.backfills if not b.is_over and (b.reason, b.state) != ("first", "waiting")]:
-        lines += ["", "sent beside the stream:", *(f"  {line}" for line in as_table(again))]
+        lines += ["", "backfills:", *(f"  {line}" for line in as_table(again))]
     for title, entries in (
         ("last errors:", [e for e in s.errors if not e.is_over]),
-        ("what has recovered:", [e for e in s.errors if e.is_over]),
+        ("resolved errors:", [e for e in s.errors if e.is_over]),
     ):
         if entries:
             lines += ["", title]
@@ -157,7 +157,7 @@ def _exactly_once(s: "ExactlyOnceStatus") -> list[tuple[str, str]]:
     if s.commit_p50 is not None and s.commit_p99 is not None:
         took = f", p50 {s.commit_p50 * 1000:.0f} ms, p99 {s.commit_p99 * 1000:.0f} ms"
     return [
-        ("exactly", f"once: {s.commits_per_second:g} commits/s{took}, {s.commits:,} in all"),
+        ("exactly", f"once: {s.commits_per_second:g} commits/s{took}, {s.commits:,} in total"),
         ("", f"transactional.id {s.transactional_id}, position in topic {s.topic}"),
     ]
 
@@ -181,7 +181,7 @@ def _safety(s: "Status") -> str:
         return "lost: PostgreSQL removed WAL that the slot needs"
     if s.safe_wal_bytes is None:
         return f"{s.wal_status}, no limit set"
-    return f"{s.wal_status}, {size(s.safe_wal_bytes)} until the slot is in danger"
+    return f"{s.wal_status}, {size(s.safe_wal_bytes)} until the slot is at risk"
 
 
 def _tables(s: "Status") -> list[str]:

@@ -9,7 +9,7 @@ from bwtui.errors import BwtuiError
 
 _EPILOG = """\b
 Examples:
-  bwtui stop                the only relay that runs
+  bwtui stop                the running relay, if it is the only one
   bwtui stop shop --timeout 10
 """
 
@@ -22,13 +22,13 @@ Examples:
     type=NumberType(0, 10**6),
     default=60.0,
     show_default=True,
-    help="How long to wait until the relay is gone.",
+    help="Maximum wait for the relay to stop.",
 )
 def stop(name: str | None, timeout: float) -> None:
     """Stop the relay NAME cleanly.
 
-    It waits until Kafka has acknowledged what is under way, and confirms that to PostgreSQL. The slot stays,
-    so the next start goes on from there.
+    The relay waits until Kafka has acknowledged all sent messages, and confirms them to PostgreSQL. The slot
+    is kept, and the next start continues from there.
     """
     from bwtui.relay.process.control import request
     from bwtui.relay.process.lock import wait_until_free
@@ -39,7 +39,7 @@ def stop(name: str | None, timeout: float) -> None:
     if not wait_until_free(name, timeout):
         raise BwtuiError(
             f"relay {name} has not stopped within {timeout:g} seconds",
-            f"it may wait for Kafka or PostgreSQL; 'kill -9 {status.pid}' ends it, and what was not "
-            "confirmed comes again",
+            f"it may be waiting for Kafka or PostgreSQL; 'kill -9 {status.pid}' ends it, and its "
+            "next start repeats whatever was not confirmed",
         )
     say(f"relay {name} has stopped")

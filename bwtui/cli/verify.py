@@ -50,29 +50,33 @@ docs/audit.md defines every class. Exit codes: 0 clean, 1 anomalies, 2 an error,
     *("publication", "table", "exclude-table"),
 )
 @click.option(
-    "--database", is_flag=True, help="Compare the topics' latest values with the tables, as they are now."
+    "--database", is_flag=True, help="Compare the topics' latest values with the current rows of the tables."
 )
 @relay_option(
-    "Take every setting from the relay NAME, which runs; --table and --exclude-table narrow its tables."
+    "Take every setting from the running relay NAME; --table and --exclude-table select fewer tables."
 )
 @click.option(
     "--deep",
     is_flag=True,
-    help="Compare every message with what PostgreSQL said, not just some of each table.",
+    help="Compare every message with PostgreSQL's data, not only a sample of each table.",
 )
-@click.option("--show-values", is_flag=True, help="Show keys and values of rows, which are masked otherwise.")
+@click.option(
+    "--show-values", is_flag=True, help="Show keys and values of rows, which are masked by default."
+)
 @click.option("--findings", metavar="N", type=NumberType(0, 10**9, whole=True), default=1_000, show_default=True,
-              help="Tell at most N findings of a class one by one.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="The report as one JSON object.")
-@click.option("--html", metavar="FILE", type=click.Path(path_type=Path), help="Write the report as one page.")
+              help="Maximum findings listed per class.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
+@click.option(
+    "--html", metavar="FILE", type=click.Path(path_type=Path), help="Write the report as one HTML page."
+)
 @progress_json_option
 @click.option(
     "--spark-master",
     metavar="MASTER",
-    help="Spark's master. Without it this machine: on local[*], or a small audit without Spark.",
+    help="Spark master. Default: local[*] on this machine, or no Spark for a small audit.",
 )
 @click.option("--work-folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False),
-              help="Where digests lie meanwhile; on a cluster all workers must see it.")  # fmt: skip
+              help="Folder for digests during the audit; on a cluster, all workers must have access to it.")  # fmt: skip
 def verify(
     recordings: tuple[Path, ...],
     database: bool,
@@ -87,7 +91,7 @@ def verify(
     work_folder: Path | None,
     **given: Any,
 ) -> None:
-    """Prove that nothing was lost, doubled, changed or put out of order; or say what was, and where."""
+    """Verify that nothing was lost, duplicated, changed or reordered; report every anomaly and its place."""
     from bwtui.cli.options.librdkafka import check
     from bwtui.cycles import look_rarely
 
@@ -137,12 +141,12 @@ def verify(
 
 def _check(recordings: tuple[Path, ...], database: bool) -> None:
     if database and recordings:
-        raise UsageError("--database takes no recording", "give the recording, or --database")
+        raise UsageError("--database takes no recording", "give either a recording or --database")
     if not database and not recordings:
-        raise UsageError("what is to be verified?", "name a recording, or give --database")
+        raise UsageError("nothing was selected to verify", "give a recording, or --database")
     if len(recordings) > 2:
-        problem = f"verify takes two recordings at most, not {len(recordings)}"
-        raise UsageError(problem, "compare two of them at a time: bwtui verify A B")
+        problem = f"verify takes at most two recordings, not {len(recordings)}"
+        raise UsageError(problem, "compare two at a time: bwtui verify A B")
 
 
 def _recordings(
@@ -177,8 +181,8 @@ def _of_letters(report: "AuditSummary") -> list[str]:
     for relay, letters in slot_letters(report.details["source"]).items():
         if number := sum(first <= parse_lsn(letter.commit_lsn) <= last for letter in letters):
             notes.append(
-                f"{number:,} of the recorded changes are in open dead letters: "
-                f"'bwtui dead-letters retry --relay {relay} --all' has the relay send their rows"
+                f"{number:,} of the recorded changes are in open dead letters: 'bwtui dead-letters "
+                f"retry --relay {relay} --all' has the relay send their rows"
             )
     return notes
 

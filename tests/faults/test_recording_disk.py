@@ -164,7 +164,7 @@ def test_a_recording_that_is_all_there_is_is_never_gone_on_without(
     relay = new_relay("-o", str(folder), kind=RecordingOnly)
     relay.start("--on-record-error", "stop-recording")
     assert relay.join() == 2
-    assert "record has nowhere else to write to, so it stops when the disk refuses" in relay.last_words()
+    assert "'bwtui record' only writes the recording, so it must stop when that fails" in relay.last_words()
     monkeypatch.setenv("BWTUI_ON_RECORD_ERROR", "stop-recording")
     relay.start()
     assert relay.join() == 2

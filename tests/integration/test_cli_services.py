@@ -114,11 +114,11 @@ def test_a_slot_is_dropped_once_its_name_is_typed(
     database: str, slot: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code, _, err = invoke("slots", "drop", slot, "-d", database)
-    assert (code, err.splitlines()[1]) == (2, "hint: add --yes to drop it unasked")
+    assert (code, err.splitlines()[1]) == (2, "hint: add --yes to drop it without confirmation")
     monkeypatch.setattr(slots, "_has_terminal", lambda: True)
     code, _, err = invoke("slots", "drop", slot, "-d", database, stdin="something\n")
     assert code == 2
-    assert "that is not the slot's name, nothing was dropped" in err
+    assert "the answer was not the slot's name, so nothing was dropped" in err
     assert slot in listed(database)
     code, out, _ = invoke("slots", "drop", slot, "-d", database, stdin=f"{slot}\n")
     assert (code, out.splitlines()[-1]) == (0, f"slot {slot} is dropped")
@@ -144,8 +144,8 @@ def test_a_relay_forgets_the_slot_that_was_dropped_even_behind_its_back(
     code, out, err = invoke("slots", "drop", slot, "-d", database, "--yes")
     assert (code, err) == (0, "")
     assert out.splitlines() == [
-        f"slot {slot} was gone already",
-        "relay shop has forgotten it, and begins with a new snapshot",
+        f"slot {slot} was already missing",
+        "relay shop deleted its checkpoint, and starts with a new snapshot",
     ]
     assert SlotCheckpointStore(tmp_path / "shop", system, name, slot).last is None
     assert SlotCheckpointStore(tmp_path / "shop", system, name, "another").last is not None
@@ -176,7 +176,7 @@ def test_a_drop_that_is_killed_leaves_no_heal_without_its_slot(
 
 def test_a_slot_that_is_not_there_names_the_nearest(database: str, slot: str) -> None:
     code, _, err = invoke("slots", "drop", slot + "x", "-d", database, "--yes")
-    assert (code, err) == (2, f"bwtui: error: there is no slot {slot}x\nhint: did you mean {slot}?\n")
+    assert (code, err) == (2, f"bwtui: error: slot {slot}x does not exist\nhint: did you mean {slot}?\n")
 
 
 def test_an_active_slot_is_not_dropped(database: str, slot: str) -> None:

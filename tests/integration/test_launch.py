@@ -101,7 +101,7 @@ def test_detach_status_stop() -> None:
     assert json.loads(last.stdout)["state"] == "stopped"
     assert last.stderr.splitlines() == [
         "bwtui: error: no relay called shop is running",
-        "hint: its last run was stopped cleanly",
+        "hint: its last run stopped cleanly",
     ]
 
 
@@ -229,7 +229,7 @@ def test_detach_says_so_where_the_engine_is_still_starting(
     monkeypatch.setenv("DOUBLE_READY_SECONDS", "1")
     ran = bwtui("connect", "-s", "shop", "--detach")
     assert (ran.returncode, ran.stdout) == (0, "shop\n")
-    assert ran.stderr == "bwtui: relay shop is still starting; 'bwtui status shop' says how far it is\n"
+    assert ran.stderr == "bwtui: relay shop is still starting; 'bwtui status shop' shows its progress\n"
 
 
 def test_several_relays() -> None:
@@ -244,7 +244,7 @@ def test_several_relays() -> None:
         assert ran.returncode == 2
         assert ran.stderr.splitlines() == [
             "bwtui: error: 2 relays are running",
-            "hint: name one of them: one, two",
+            "hint: choose one: one, two",
         ]
     wrong = bwtui("stop", "tow")
     assert (wrong.returncode, wrong.stderr.splitlines()[1]) == (4, "hint: did you mean two?")
@@ -283,7 +283,7 @@ def test_plain_refuses_several_relays_on_a_terminal_too(tmp_path: Path) -> None:
     terminal = Terminal()
     attached = terminal.start([COMMAND[1], "attach", "--plain"], dict(os.environ), tmp_path)
     assert terminal.read_to_the_end(attached) == 2
-    assert "hint: name one of them: one, two" in terminal.text
+    assert "hint: choose one: one, two" in terminal.text
 
 
 def test_stop_of_a_relay_that_does_not_end_is_bounded(mode: Callable[[str], None]) -> None:
@@ -372,7 +372,7 @@ def test_a_relay_goes_on_when_nobody_reads_what_it_tells(args: list[str]) -> Non
     assert relay.poll() is None
     assert bwtui("stop", "shop").returncode == 0
     assert relay.wait(DEADLINE) == 0
-    notice = "nobody reads stdout any more; the relay goes on, and 'bwtui status shop' says what it does"
+    notice = "stdout has no reader any more; the relay continues, and 'bwtui status shop' shows its state"
     assert other.read() == (f"bwtui: shop: notice: {notice}\n" if args else "")
     other.close()
     log = (state_folder("shop") / "engine.log").read_text()
@@ -410,8 +410,8 @@ def test_a_relay_goes_on_when_its_status_cannot_be_written() -> None:
     streaming("shop")
     assert relay.stderr is not None
     with closing(relay.stderr):
-        reason = "the output can't be written: No space left on device"
-        assert relay.stderr.readline() == f"bwtui: shop: error: {reason}; the relay goes on\n"
+        reason = "can't write the output: No space left on device"
+        assert relay.stderr.readline() == f"bwtui: shop: error: {reason}; the relay continues\n"
         assert bwtui("stop", "shop").returncode == 0
         assert relay.wait(DEADLINE) == 2
         hint = "free some space on the disk of the output, then try again"

@@ -161,7 +161,7 @@ def test_doctor_prints_what_a_role_lacks(
         first = walk.step("doctor")
         assert first.code == 2
         assert lacks in first.stdout
-        assert "all preconditions hold" not in first.stdout
+        assert "all prerequisites are met" not in first.stdout
         assert walk.to_the_end("doctor") <= 1
         settings = RelaySettings(postgres=walk.dsn, publication=publications(attempts)[0], allow_unkeyed=True)
         with closing(connect(walk.dsn)) as connection:

@@ -82,7 +82,7 @@ def test_doctor_says_what_connect_would_say(attempts: Attempts, database: str, s
     attempts.succeed(database)
     ends = ["-b", attempts.services.broker, "-r", attempts.services.schema_registry]
     command = ("doctor", "-d", database, "-s", attempts.name, *ends)
-    assert "slot is where it was left: confirmed up to " in attempts.command(*command).stdout
+    assert "slot position: confirmed up to " in attempts.command(*command).stdout
     source.run(f"drop publication {names(attempts)[0]}")
     ended = attempts.command(*command)
     assert "FAIL  publications: " in ended.stdout
@@ -91,6 +91,6 @@ def test_doctor_says_what_connect_would_say(attempts: Attempts, database: str, s
     source.run("select pg_drop_replication_slot(%s)", attempts.name)
     ended = attempts.command(*command)
     assert ended.code == 5, ended.stdout
-    assert f"FAIL  slot is where it was left: slot {attempts.name} is missing" in ended.stdout
+    assert f"FAIL  slot position: slot {attempts.name} is missing" in ended.stdout
     error, _ = attempts.refused(attempts.run(database), 5, database)
     assert f"slot {attempts.name} is missing" in error

@@ -97,22 +97,22 @@ def test_an_old_report_only_names_the_tables(
         path.write_text(json.dumps({**told, "cluster": "another"}))
         ended = attempts.command("repair", str(path), "--yes")
         assert ended.code == 2
-        assert "sends to another Kafka than the report" in ended.stderr
+        assert "refer to different Kafka clusters" in ended.stderr
         for tables, code, says in (
             (
                 ["public.nosuch"],
                 2,
-                f"relay {attempts.name} carries no table that the report names: public.no",
+                f"relay {attempts.name} includes none of the tables in the report: public.no",
             ),
-            ([], 2, "the report names no table"),
-            (["public.a", "public.nosuch"], 0, "does not carry them: public.nosuch"),
+            ([], 2, "the report lists no tables"),
+            (["public.a", "public.nosuch"], 0, "does not include them: public.nosuch"),
         ):
             path.write_text(json.dumps({**told, "tables": tables}))
             ended = attempts.command("repair", str(path), "--dry-run")
             assert ended.code == code, ended.stderr
             assert says in ended.stdout + ended.stderr
         ended = attempts.command("repair", str(path), "--dry-run", "--table", "b")
-        assert "--table and --exclude-table leave no table of the report" in ended.stderr
+        assert "--table and --exclude-table exclude all tables of the report" in ended.stderr
         # Nobody is there to be asked.
         ended = attempts.command("repair", "--relay", attempts.name)
         assert ended.code == 2

@@ -93,8 +93,8 @@ ASKING = (
 
 #: What the services are asked for in vain, by whoever may connect.
 ASKED = (
-    (("slots", "drop", "{name}", "--yes"), 2, "there is no slot"),
-    (("slots", "drop", "{name}"), 2, "there is no slot"),
+    (("slots", "drop", "{name}", "--yes"), 2, "does not exist"),
+    (("slots", "drop", "{name}"), 2, "does not exist"),
     (("verify", "--database", "-s", "{name}", "-b", "{broker}", "-r", "{registry}"), 2, "no publication"),
     (
         ("verify", "--database", "--publication", "x", "-b", "{broker}", "-r", "{registry}"),

@@ -114,7 +114,7 @@ def test_a_dry_run_makes_nothing(replays: Replays, services: ServiceAddresses, s
     replays.sealed(shop)
     prefix = fresh("never")
     told = run(str(shop), "--topic-prefix", prefix, "--dry-run")
-    assert "would send" in told and "would be made" in told and "would be registered" in told
+    assert "would send" in told and "would be made" in told and "to be registered" in told
     assert not [one for one in partitions({"bootstrap.servers": services.broker})[1] if prefix in one]
     with contextlib.closing(SchemaRegistry(services.schema_registry)) as registry:
         assert not [one for one in registry._client.get_subjects() if prefix in one]

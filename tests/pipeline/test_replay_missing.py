@@ -118,7 +118,7 @@ def test_only_missing(replays: Replays, services: ServiceAddresses, loss: Loss, 
     }  # fmt: skip
     # Before anything is written, and behind it, somebody is told what can't be mended.
     assert "2 of them after newer ones of their keys" in (question(watch.plans[0]) or "")
-    assert "order can't be mended: 2 of them" in "\n".join(summary(outcome))
+    assert "can't restore the order: 2 of them" in "\n".join(summary(outcome))
     (content,) = topic_content(services, loss.topic).values()
     newest = max(at for at, one in enumerate(loss.sent) if one.key == loss.sent[loss.lost[0]].key)
     wanted = [*(loss.sent[at] for at in loss.lost), loss.sent[newest], loss.newer]

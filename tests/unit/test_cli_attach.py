@@ -28,4 +28,4 @@ def test_one_who_waits_on_a_terminal_is_told_for_what(
     monkeypatch.setattr(sys, "stderr", Terminal())
     with command._said_when_slow("shop"):
         told.wait(10 if is_terminal else 0.2)
-    assert said == (["bwtui: waiting for the answer of relay shop…"] if is_terminal else [])
+    assert said == (["bwtui: waiting for relay shop to answer…"] if is_terminal else [])

@@ -55,7 +55,7 @@ def test_rows_are_told_of_once_and_counted_at_the_end(capsys: pytest.CaptureFixt
     lines.emit(status(row(1), row(2), dropped=2))
     assert told(capsys) == [
         "streaming",
-        "error: table public.t: value 1 is too large; more such rows are only counted",
+        "error: table public.t: value 1 is too large; further rows like this are only counted",
         "hint: mend it",
     ]
     lines.emit_last(status(row(1), row(2), row(3), state="stopped", dropped=1_234))
@@ -71,7 +71,7 @@ def test_a_recording_that_was_given_up_is_told_of_again_at_the_end(
     lines = StatusReporter()
     lines.emit(status(recording="stopped"))
     lines.emit_last(status(state="stopped"))
-    assert told(capsys)[-1] == "the recording in /r was given up, and lacks what came after"
+    assert told(capsys)[-1] == "the recording in /r was abandoned, and lacks all later changes"
 
 
 def test_the_error_that_ends_the_relay_is_left_to_the_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -123,7 +123,7 @@ def test_a_stall_that_changes_its_cause_makes_a_line(capsys: pytest.CaptureFixtu
     assert told(capsys) == [
         "stalled (Kafka has said nothing for 3 s)",
         "stalled (PostgreSQL has said nothing for 3 s)",
-        "streaming again, after 30 s",
+        "streaming again after 30 s",
     ]
 
 

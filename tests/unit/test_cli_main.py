@@ -107,26 +107,26 @@ def test_without_a_command_the_commands_are_listed(path: tuple[str, ...]) -> Non
         (["recording", "chek"], "no such command 'recording chek'", "did you mean 'check'?"),
         (
             ["verify", "x", "--table", "a"],
-            "--table says nothing to the audit of a recording",
-            "a recording is audited whole, with the topics that it was sent to; "
-            "--table belongs to --database",
+            "--table can't be used in the audit of a recording",
+            "an audit covers the whole recording and the topics that it was sent to; "
+            "--table is an option of --database",
         ),
         (
             ["verify", "x", "y", "--deep"],
-            "--deep says nothing to the comparison of recordings",
-            "recordings are compared whole",
+            "--deep can't be used in a comparison of recordings",
+            "a comparison covers both recordings completely",
         ),
         (
             ["verify", "x", "--relay", "shop"],
-            "--relay says nothing to the audit of a recording",
-            "--relay belongs to --database",
+            "--relay can't be used in the audit of a recording",
+            "--relay is an option of --database",
         ),
-        (["verify", "--relay", "shop"], "what is to be verified?", "--database"),
+        (["verify", "--relay", "shop"], "nothing was selected to verify", "--database"),
         *(
             (
                 ["verify", "--database", "--relay", "shop", *option],
-                f"{option[0]} says nothing beside --relay",
-                "the relay's own settings hold",
+                f"{option[0]} can't be used with --relay",
+                "the settings of the relay apply",
             )
             for option in (
                 ("-d", "dbname=x"),
@@ -140,12 +140,12 @@ def test_without_a_command_the_commands_are_listed(path: tuple[str, ...]) -> Non
             )
         ),
         (["verify", "--database", "--relay", "../x"], "'../x' can't name a relay", None),
-        (["verify", "--database", "--deep"], "--deep says nothing to --database", "leave it out"),
+        (["verify", "--database", "--deep"], "--deep can't be used with --database", "omit it"),
         (["slots", "lst"], "no such command 'lst'", "did you mean 'list'?"),
         (["connect", "--brokr", "x"], "no such option --brokr", "did you mean --broker?"),
-        (["connect", "--zzz"], "no such option --zzz", "'bwtui connect --help' explains the options"),
+        (["connect", "--zzz"], "no such option --zzz", "'bwtui connect --help' lists the options"),
         (["connect"], "the screens need a terminal", "add --headless or --detach"),
-        (["connect", "--json"], "--json goes with --headless or --detach", "add one of them"),
+        (["connect", "--json"], "--json requires --headless or --detach", "add one of them"),
         (["connect", "--headless", "--detach"], "--headless and --detach exclude each other", None),
         (
             ["connect", "--headless", "--endpos", "0/1", "--until-caught-up"],

@@ -55,7 +55,7 @@ def run(*arguments: str) -> Result:
 
 
 def test_what_is_sent_again_is_listed(engine: DoubleEngine) -> None:
-    assert "nothing is sent again" in run("--status").stdout
+    assert "no requests" in run("--status").stdout
     engine.backfills["1-orders"] = ORDERS
     lines = run("--status").stdout.splitlines()
     assert lines[0].split() == ["ID", "TABLE", "STATE", "PROGRESS"]
@@ -88,7 +88,7 @@ def test_it_need_not_be_waited_for(engine: DoubleEngine) -> None:
 def test_those_that_were_asked_for_are_named_where_another_is_refused(engine: DoubleEngine) -> None:
     ended = run("public.orders", "public.users")
     assert ended.exit_code == 2
-    assert "bwtui: 1-orders is asked for" in ended.stderr
+    assert "bwtui: 1-orders was requested" in ended.stderr
     assert "the relay does not capture table public.users" in ended.stderr
 
 
@@ -127,12 +127,12 @@ def test_a_relay_that_ends_meanwhile_is_told(engine: DoubleEngine, monkeypatch: 
     def status_of(name: str) -> Status:
         if next(looks, None) is not None:
             return Status.from_json(engine.status().to_json())
-        raise ConnectionFailed("no relay called one is running", "its last run was stopped cleanly")
+        raise ConnectionFailed("no relay called one is running", "its last run stopped cleanly")
 
     monkeypatch.setattr("bwtui.cli.snapshot.status_of", status_of)
     ended = run("public.orders")
     assert ended.exit_code == 4
-    assert "what is left of 1-orders is sent when it runs again" in ended.stderr
+    assert "the remaining rows of 1-orders are sent when it runs again" in ended.stderr
 
 
 @pytest.mark.usefixtures("without_database")
@@ -145,8 +145,8 @@ def test_ctrl_c_leaves_the_relay_at_it(engine: DoubleEngine, monkeypatch: pytest
     monkeypatch.setenv("COLUMNS", "20")
     ended = run("public.orders")
     assert ended.exit_code == 130
-    assert "interrupted; the relay goes on with 1-orders" in ended.stderr
-    assert "'bwtui snapshot --cancel 1-orders' ends it" in ended.stderr
+    assert "interrupted; the relay continues with 1-orders" in ended.stderr
+    assert "'bwtui snapshot --cancel 1-orders' cancels it" in ended.stderr
     assert engine.backfills["1-orders"].state == "waiting"
 
 
@@ -185,7 +185,7 @@ def test_what_a_relay_keeps_that_does_not_run_is_paused_and_ended(
     monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path))
     assert run("--status").exit_code == 4
     RelayLock.acquire("one").release()
-    assert run("--status", "--relay", "one").stdout.startswith("nothing is sent again")
+    assert run("--status", "--relay", "one").stdout.startswith("no requests")
     store = BackfillStore(tmp_path / "one" / FOLDER)
     id = store.submit(BackfillRequest("public.orders"))
     assert "waiting" in run("--status").stdout
@@ -204,7 +204,7 @@ def test_what_a_relay_keeps_that_does_not_run_is_paused_and_ended(
     # Of two, one has to be named; and one that is being started may work on it already.
     RelayLock.acquire("two").release()
     BackfillStore(tmp_path / "two" / FOLDER).submit(BackfillRequest("public.orders"))
-    assert "name one of them with --relay: one, two" in run("--status").stderr
+    assert "choose one with --relay: one, two" in run("--status").stderr
     lock = RelayLock.acquire("two")
     refused = run("--cancel", "1-orders", "--relay", "two")
     lock.release()

@@ -100,7 +100,7 @@ def test_what_postgresql_was_not_asked_for_yet_is_not_known() -> None:
     shown = Status("snapshot", "one", "one", confirmed_lsn=0x2000, server_lsn=0x1000)
     lines = _in_full(shown)
     assert "confirmed  0/2000 of 0/2000" in lines, "an end before what is confirmed is an old one"
-    assert "retained   not known yet" in lines
+    assert "retained   unknown so far" in lines
     lines = _in_full(replace(shown, wal_status="reserved"))
     assert "retained   0 B, reserved, no limit set" in lines
 

@@ -15,12 +15,12 @@ from tests.recorded_stream import Stream, table
 
 _BWTUI = [sys.executable, "-m", "bwtui"]
 _FULL = (
-    b"bwtui: error: the output can't be written: No space left on device\n"
+    b"bwtui: error: can't write the output: No space left on device\n"
     b"hint: free some space on the disk of the output, then try again\n"
 )
 _CLOSED = (
-    b"bwtui: error: the output can't be written: it is closed\n"
-    b"hint: start the command with its stdout open, or send it to /dev/null\n"
+    b"bwtui: error: can't write the output: it is closed\n"
+    b"hint: run the command with an open stdout, or redirect it to /dev/null\n"
 )
 
 

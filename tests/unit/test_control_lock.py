@@ -100,7 +100,7 @@ def test_a_run_that_ended_at_once_hides_no_gap(state_home: Path) -> None:
     with pytest.raises(ConnectionFailed) as raised:
         status_of("one")
     assert raised.value.hint == (
-        "its last run was stopped cleanly; public.orders is not proven: it lost the records of topic orders"
+        "its last run stopped cleanly; public.orders is not proven: it lost the records of topic orders"
     )
     outcome.write("one", RunOutcome(3, 1.5, "no login", "let it", Status("failed", "one", "slot")))
     ledger.proven(["public.orders"], ledger.moment())

@@ -279,11 +279,11 @@ def test_one_is_set_aside_and_taken_up_again(letters: DeadLetterWriter, engine: 
     assert "would be set aside" in run("drop", "--all", "--dry-run").stdout
     assert states() == {id: "open"}
     assert "1 letter is set aside" in run("drop", id, "--note", "a test row").stdout
-    assert "0 letters are set aside; 1 had been before" in run("drop", id).stdout
+    assert "0 letters are set aside; 1 were set aside before" in run("drop", id).stdout
     assert (states(), run("list").exit_code) == ({id: "dropped"}, 0)
     assert letters.path.read_bytes() == before
     assert "set aside: a test row, by" in run("show", id).stdout
-    assert "no letter is open" in run("retry", "--all").stdout
+    assert "no dead letter is open" in run("retry", "--all").stdout
     assert run("retry", id, "--no-wait").exit_code == 0
     assert states() == {id: "asked"}
 
@@ -314,7 +314,7 @@ def test_the_relay_is_asked_for_keys_and_the_end_is_told(
     assert ended.exit_code == 1, ended.stderr
     assert lists == [[("1",)]]
     first, second = states()
-    assert f"letter {id} was refused again; its new dead letter: {second}" in ended.stdout
+    assert f"dead letter {id} was rejected again: its new dead letter: {second}" in ended.stdout
     assert states() == {first: "refused", second: "open"}
 
 
@@ -324,7 +324,7 @@ def test_each_table_is_asked_for_by_itself(letters: DeadLetterWriter, engine: Do
     ended = run("retry", "--all", "--no-wait")
     assert ended.exit_code == 2
     assert "the relay does not capture table public.gone" in ended.stderr
-    assert "1 key of public.orders, for 1 letter: asked for as 1-orders" in ended.stdout
+    assert "1 key of public.orders, for 1 letter: requested as 1-orders" in ended.stdout
     assert states() == {gone: "open", id: "asked"}
 
 
@@ -332,7 +332,7 @@ def test_a_relay_that_does_not_run_keeps_what_is_asked_for(letters: DeadLetterWr
     id = keep(letters, (b"1", b"x"))
     ended = run("retry", id)
     assert ended.exit_code == 4
-    assert "error: relay one does not run: 1-orders waits for its next start" in ended.stderr
+    assert "error: relay one is not running, so request 1-orders waits for its next start" in ended.stderr
     store = BackfillStore(tmp_path / "one" / FOLDER)
     task = store.next()
     assert task is not None
@@ -391,8 +391,8 @@ def test_ids(letters: DeadLetterWriter) -> None:
     text = letters.path.read_text()
     letters.path.write_text(text + text.splitlines()[0] + "\n")
     assert run("show", ids[0]).exit_code == 0
-    assert "there is no letter" in run("show", "0" * 12).stderr
-    assert "is no id of a letter" in run("show", "xyz").stderr
+    assert "does not exist" in run("show", "0" * 12).stderr
+    assert "is not the id of a dead letter" in run("show", "xyz").stderr
 
 
 def test_a_row_that_is_read_again_has_one_letter_in_the_topic_as_in_the_file(

@@ -35,7 +35,7 @@ def test_status_says_it_in_json_and_in_words() -> None:
     status = Status(state="streaming", name="shop", slot="shop", exactly_once=said)
     assert Status.from_json(status.to_json()) == status
     text = "\n".join(_in_full(status))
-    assert "once: 8.5 commits/s, p50 12 ms, p99 200 ms, 1,234 in all" in text
+    assert "once: 8.5 commits/s, p50 12 ms, p99 200 ms, 1,234 in total" in text
     assert "transactional.id bwtui-7-shop-/shop, position in topic bwtui.position.shop" in text
     assert "commits" not in "\n".join(_in_full(Status(state="streaming", name="shop", slot="shop")))
 

@@ -345,11 +345,11 @@ def test_the_command_writes_lines(double: RecordingDouble) -> None:
                 "--format",
                 "parquet",
             ),
-            "Parquet is written to a file",
+            "Parquet can't be written to stdout",
         ),
-        (("--format", "sql", "--with-repeats"), "SQL with repeats would change rows twice"),
-        (("--format", "jsonl", "--create"), "--create is for SQL"),
-        (("--format", "jsonl", "-o", ""), "-o names no file"),
+        (("--format", "sql", "--with-repeats"), "SQL with repeated changes would apply them twice"),
+        (("--format", "jsonl", "--create"), "--create requires --format sql"),
+        (("--format", "jsonl", "-o", ""), "-o has an empty value"),
     ],
 )
 def test_a_wrong_option_is_one_line_and_a_hint(

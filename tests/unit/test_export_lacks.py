@@ -134,7 +134,7 @@ def test_ranges_that_end_before_they_begin(tmp_path: Path, args: tuple[str, ...]
     record(tmp_path / "r").stop()
     assert export(tmp_path / "r", *args)[::2] == (
         2,
-        [f"bwtui: error: --from-{what} is behind --to-{what}", "hint: exchange the two"],
+        [f"bwtui: error: --from-{what} is later than --to-{what}", "hint: swap the two values"],
     )
 
 

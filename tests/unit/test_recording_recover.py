@@ -120,7 +120,7 @@ def test_a_transaction_that_is_there_in_part_is_not_claimed(tmp_path: Path) -> N
         (one,) = recover(folder)
         assert (one.last_lsn, one.open_lsn) == (whole, part)
     text = CliRunner().invoke(info_command, [str(folder)], **CONTEXT).output
-    assert f"to {format_lsn(whole)}; of the transaction at {format_lsn(part)} only the beginning is" in text
+    assert f"to {format_lsn(whole)}; only the beginning of the transaction at {format_lsn(part)}" in text
 
 
 def test_looking_for_the_last_whole_transaction_reads_the_list_of_them_twice_at_most(

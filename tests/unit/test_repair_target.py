@@ -37,11 +37,11 @@ def test_of_a_report_only_the_tables_that_are_chosen_are_meant(
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
-        ({"question": "recording"}, r"is the report of a recording, not of tables"),
-        ({"question": "recordings"}, r"is no report of tables"),
-        ({"tables": 5, "source": None}, r"is no whole report: its tables is not a list of table names"),
+        ({"question": "recording"}, r"is a report on a recording, not on tables"),
+        ({"question": "recordings"}, r"is not a report on tables"),
+        ({"tables": 5, "source": None}, r"is incomplete: its tables is not a list of table names"),
         ({"tables": ["public.a", 5]}, r"its tables is not a list of table names"),
-        ({"source": "shop"}, r"its source is not an object of server, database and slot"),
+        ({"source": "shop"}, r"its source is not an object with server, database and slot"),
         ({"source": {"slot": 5}}, r"its source is not an object"),
         ({"window": []}, r"its window is not an object with a time"),
         ({"window": {"now_ms": float("nan")}}, r"its window is not an object"),
@@ -61,9 +61,9 @@ def test_a_report_that_was_edited_is_told_by_what_is_wrong_in_it(
 def test_what_the_relay_has_otherwise_is_refused() -> None:
     for same in (RelaySettings(), RelaySettings(topic_prefix="shop", publication="bwtui_shop")):
         repair_target._refuse_others("shop", same, _OWN)
-    with pytest.raises(RefusedError, match=r"another -p/--topic-prefix .*: shop, not other"):
+    with pytest.raises(RefusedError, match=r"different -p/--topic-prefix: shop, not other"):
         repair_target._refuse_others("shop", RelaySettings(topic_prefix="other"), _OWN)
-    with pytest.raises(RefusedError, match=r"another --publication .*: bwtui_shop, not mine"):
+    with pytest.raises(RefusedError, match=r"different --publication: bwtui_shop, not mine"):
         repair_target._refuse_others("shop", RelaySettings(publication="mine"), _OWN)
 
 
@@ -93,7 +93,7 @@ def refuse_ours(slot: str = "shop") -> None:
 def test_beside_a_relay_of_ours_that_does_not_answer_nothing_is_sent(running: Path) -> None:
     """Its name says nothing of its slot; its folder does."""
     remember(running, "shop", "shop")
-    with pytest.raises(RefusedError, match="relay till runs here and does not answer"):
+    with pytest.raises(RefusedError, match="relay till runs on this machine and does not answer"):
         refuse_ours()
 
 

@@ -115,10 +115,10 @@ def test_what_was_found_before_is_not_told_as_if_it_were_still_so(
 
 def test_a_heal_that_nothing_proves_ends_only_after_a_yes(monkeypatch: pytest.MonkeyPatch) -> None:
     def no() -> None:
-        raise RefusedError("the heal is still due", "")
+        raise RefusedError("the heal is still pending", "")
 
     relay = Relay(monkeypatch, doubts=_DAMAGED, answer=no)
-    with pytest.raises(RefusedError, match="still due"):
+    with pytest.raises(RefusedError, match="still pending"):
         relay.repair()
     assert (relay.asked, relay.healed) == (1, [])
     relay.answer = lambda: None

@@ -59,11 +59,11 @@ def test_what_can_not_be_asked_is_refused_before_the_work(view: ProgressView) ->
 def test_order_that_can_not_be_mended_is_told_only_where_it_is_so() -> None:
     late = "\n".join((question(mended(3, 2)) or "", *summary(ReplayOutcome(mended(3, 2), "done"))))
     assert "2 of them after newer ones of their keys" in late
-    assert "order can't be mended: 2 of them" in late
-    assert "2 newest messages of these keys are sent again" in late
+    assert "can't restore the order: 2 of them" in late
+    assert "the newest 2 messages of these keys are sent again" in late
     fine = "\n".join((question(mended(3, 0)) or "", *summary(ReplayOutcome(mended(3, 0), "done"))))
     assert "3 missing messages will be appended to their partitions; no newer message" in fine
-    assert "has to be sent again: with what was missing every latest value is right" in fine
+    assert "has to be sent again: the missing messages make every latest value right" in fine
     assert "can't be mended" not in fine and "0 " not in fine.replace("sent 0 messages in 0.0 s (0/s)", "")
     alone = question(mended(1, 1))
     assert alone == (

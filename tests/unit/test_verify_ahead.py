@@ -42,11 +42,13 @@ def whole(tmp_path: Path) -> Path:
 def test_a_recording_that_has_just_begun(tmp_path: Path, whole: Path) -> None:
     stream = recorded(tmp_path / "r")
     for others in ((), (whole,)):
-        with pytest.raises(RefusedError, match="it is being written, and no segment is complete") as refused:
+        with pytest.raises(
+            RefusedError, match="it is still being written, and no segment is complete"
+        ) as refused:
             run(*others, tmp_path / "r")
         assert "five minutes" in (refused.value.hint or "")
     stream.stop()
-    with pytest.raises(RefusedError, match=r"/r is empty: no change came while it was recorded"):
+    with pytest.raises(RefusedError, match=r"/r is empty: nothing changed while it was recorded"):
         run(tmp_path / "r")
 
 

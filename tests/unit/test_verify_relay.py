@@ -65,7 +65,7 @@ def test_its_settings_alone_hold(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_relay_that_only_records() -> None:
     with relay(RelaySettings(name="shop", record="/r", record_only=True)):
-        with pytest.raises(UsageError, match=r"^relay shop only records: it has no topics$"):
+        with pytest.raises(UsageError, match=r"^relay shop only records, so it has no topics$"):
             run(catch_exceptions=False)
         ended = CliRunner().invoke(cli, ["verify", "--database", "--relay", "shop"])
     assert (ended.exit_code, ended.stdout) == (2, "")

@@ -34,9 +34,10 @@ def source_of(settings: RelaySettings) -> dict[str, str]:
         last, timeline = newest_memory(identifier, database, settings.slot), primary_timeline(connection)
     if last is not None and timeline is not None and timeline < last.timeline:
         raise RefusedError(
-            f"a former primary answers at {describe(settings.postgres)}: it is on timeline {timeline}, and "
-            f"slot {settings.slot} was relayed from timeline {last.timeline}",
-            "name the new primary with -d/--postgres; nothing was compared, since this one lacks new rows",
+            f"the server at {describe(settings.postgres)} is a former primary: it is on timeline "
+            f"{timeline}, but slot {settings.slot} was last relayed from timeline {last.timeline}",
+            "give the address of the new primary with -d/--postgres; nothing was compared, because "
+            "this server lacks the rows written since",
         )
     return {"system_identifier": identifier, "database": database, "slot": settings.slot}
 
@@ -83,8 +84,9 @@ def _refuse_unfinished(settings: RelaySettings, source: Mapping[str, str], table
         if missing := sorted(tables.intersection(left)):
             more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
             raise Indeterminate(
-                f"the first snapshot of {missing[0]}{more} is not through: rows are still to be sent",
-                f"wait until it is ('bwtui status {relay}' says how far), or compare others with --table",
+                f"the first snapshot of {missing[0]}{more} is incomplete: some rows have not been sent yet",
+                f"wait until it is complete ('bwtui status {relay}' shows its progress), or select "
+                "other tables with --table",
             )
 
 
@@ -100,8 +102,8 @@ def _tables(
         publications = existing(connection, settings.publication_name)
         if not publications:
             raise UsageError(
-                f"there is no publication {settings.publication_name}",
-                "name the relay's slot with -s, or its publication with --publication",
+                f"publication {settings.publication_name} does not exist",
+                "give the relay's slot with -s, or its publication with --publication",
             )
         infos = {(one.namespace, one.name): one for one in list_tables(connection, partitions=True)}
         tables, notes = [], []
@@ -130,9 +132,11 @@ def _tables(
         ]
     left_out = set() if narrower.tables else _never_sent(settings, lacking)
     if left_out:
-        notes.append(f"{len(left_out)} tables are outside {settings.publication_name} and have no topic")
+        notes.append(
+            f"{len(left_out)} tables are outside publication {settings.publication_name} and have no topic"
+        )
     missing = {
-        one.table: f"{one.says}; 'bwtui doctor' with the relay's options says what to run"
+        one.table: f"{one.says}; run 'bwtui doctor' with the relay's options for the statement that fixes it"
         for one in lacking
         if one.table and one.table not in left_out
     }

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 #: Options that apply to only one of the three kinds of audit; the others would silently ignore them.
 _OF_DATABASE = ("postgres", "slot", "publication", "topic_prefix", "table", "exclude_table", "relay")
 _OF_ONE_RECORDING = ("deep", "work_folder")
-_WHOLE = "a recording is audited whole, with the topics that it was sent to"
+_WHOLE = "an audit covers the whole recording and the topics that it was sent to"
 #: Options whose values come from the running relay itself; a subset of its tables may be selected.
 _OF_RELAY = {option.name.replace("-", "_") for option in OPTIONS} | {"profile"}
 # The engine of an audit is chosen independently of the relay.
@@ -34,19 +34,19 @@ def refuse_unused(recordings: tuple[Path, ...], database: bool) -> None:
         if name not in unused:
             continue
         if database:
-            raise UsageError(f"{option} says nothing to --database", "leave it out")
-        hint = "recordings are compared whole" if len(recordings) == 2 else _WHOLE
+            raise UsageError(f"{option} can't be used with --database", "omit it")
+        hint = "a comparison covers both recordings completely" if len(recordings) == 2 else _WHOLE
         if name in _OF_DATABASE:
-            hint += f"; {option} belongs to --database"
-        asked = "the audit of a recording" if len(recordings) == 1 else "the comparison of recordings"
-        raise UsageError(f"{option} says nothing to {asked}", hint)
+            hint += f"; {option} is an option of --database"
+        asked = "in the audit of a recording" if len(recordings) == 1 else "in a comparison of recordings"
+        raise UsageError(f"{option} can't be used {asked}", hint)
 
 
 def refuse_replaced(*more: str) -> None:
     """Raise UsageError for an option whose value comes from a running relay, and for ``more``."""
     for name, option in on_command_line():
         if name in _OF_RELAY or name in more:
-            raise UsageError(f"{option} says nothing beside --relay", "the relay's own settings hold")
+            raise UsageError(f"{option} can't be used with --relay", "the settings of the relay apply")
 
 
 def on_command_line() -> Iterator[tuple[str, str]]:
@@ -61,7 +61,7 @@ def on_command_line() -> Iterator[tuple[str, str]]:
 
 def unwritable(html: Path, reason: str | None) -> BwtuiError:
     """Return the error for a page that can't be written."""
-    return BwtuiError(f"{html} can't be written: {reason}", "name another file with --html")
+    return BwtuiError(f"{html} can't be written: {reason}", "choose a different file with --html")
 
 
 def refuse_unwritable(html: Path) -> None:
@@ -103,8 +103,8 @@ def _refuse_empty(recorded: "OpenedRecording") -> None:
     if changes or (sealed is not None and sealed.behind):
         return
     raise RefusedError(
-        f"{recorded.folder} is empty: no change came while it was recorded",
-        "record while something is written, and verify then",
+        f"recording {recorded.folder} is empty: nothing changed while it was recorded",
+        "record while the database changes, then verify again",
     )
 
 
@@ -114,6 +114,7 @@ def _refuse_unfinished(folder: Path) -> None:
 
     if not finished_segments(folder, existing_segments(folder), SealPlan()):
         raise RefusedError(
-            f"{folder} can't be verified yet: it is being written, and no segment is complete",
-            "stop the relay, or wait: a segment ends at 64 MiB, or when it is five minutes old",
+            f"recording {folder} can't be verified yet: it is still being written, and no segment "
+            "is complete",
+            "stop the relay, or wait: a segment is complete at 64 MiB, or after five minutes",
         )

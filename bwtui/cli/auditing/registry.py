@@ -41,8 +41,11 @@ def ask_registry(settings: "RelaySettings") -> Callable[[int], str | None]:
             # A missing path, or a proxy's response, is a plain 404.
             if error.error_code in MISSING:
                 return None
-            problem = f"the schema registry does not give schema {number}: {error}"
-            hint = "check the user's rights, and that -r/--schema-registry is what the relay used"
+            problem = f"the schema registry refused schema {number}: {error}"
+            hint = (
+                "check the permissions of the user, and that -r/--schema-registry is the registry that "
+                "the relay used"
+            )
             raise ConnectionFailed(problem, hint) from error
         except Exception as error:
             raise ConnectionFailed("can't reach the schema registry", "check -r/--schema-registry") from error

@@ -20,7 +20,8 @@ def running_settings(name: str) -> "RelaySettings":
     settings = settings_of(status_of(name).name)
     if settings.record_only:
         raise UsageError(
-            f"relay {name} only records: it has no topics", "name one that 'bwtui connect' has started"
+            f"relay {name} only records, so it has no topics",
+            "choose a relay that was started with 'bwtui connect'",
         )
     return settings
 

@@ -81,7 +81,7 @@ def target_of(
     _refuse_both(report, database=database)
     _refuse_unused()
     if report is None and relay is None and not database:
-        raise UsageError("what is to be repaired?", "name a report, or a relay with --relay, or --database")
+        raise UsageError("nothing was selected to repair", "give a report, --relay NAME, or --database")
     if relay is not None or report is not None:
         refuse_replaced()
     told = _read(report) if report is not None else {}
@@ -144,14 +144,15 @@ def _has_read(name: str, slot: str, source: dict[str, str]) -> bool:
 
 def _ours(relay: str, what: str) -> RefusedError:
     return RefusedError(
-        f"relay {relay} runs here and {what}, and nothing is sent beside it",
-        f"'bwtui repair --relay {relay}' has it send the rows, each at its right place in the stream",
+        f"relay {relay} runs on this machine and {what}, so this command must not send alongside it",
+        f"run 'bwtui repair --relay {relay}': that relay then sends the rows, in the right order "
+        "with its stream",
     )
 
 
 def _refuse_both(report: Path | None, *, database: bool) -> None:
     if report is not None and database:
-        raise UsageError("--database and a report exclude each other", "give the one that you mean")
+        raise UsageError("--database and a report exclude each other", "give only one of them")
 
 
 def _refuse_unused() -> None:
@@ -159,7 +160,8 @@ def _refuse_unused() -> None:
     for name, option in on_command_line():
         if name in ("output_format", "toast", "headers", "namespace", "connect_names"):
             raise UsageError(
-                f"{option} says nothing where a relay sends", "leave it out: the relay's own settings hold"
+                f"{option} has no effect here, because the relay sends the rows",
+                "omit it: the relay's own settings apply",
             )
 
 
@@ -168,24 +170,31 @@ def _read(path: Path) -> dict[str, Any]:
         told = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(
-            f"{path} can't be read: {error.strerror}", "name a file of 'bwtui verify --json'"
+            f"report {path} can't be read: {error.strerror}",
+            "give a file written by 'bwtui verify --database --json'",
         ) from error
     except ValueError as error:
-        raise UsageError(f"{path} is no report", "name a file of 'bwtui verify --database --json'") from error
+        raise UsageError(
+            f"{path} is not an audit report", "give a file written by 'bwtui verify --database --json'"
+        ) from error
     if not isinstance(told, dict) or not told.keys() >= _WANTED - {"tables"}:
-        raise UsageError(f"{path} is no report", "name a file of 'bwtui verify --database --json'")
+        raise UsageError(
+            f"{path} is not an audit report", "give a file written by 'bwtui verify --database --json'"
+        )
     if told["question"] == "recording":
         raise UsageError(
-            f"{path} is the report of a recording, not of tables",
-            "'bwtui replay RECORDING --only-missing REPORT' sends what is missing there",
+            f"{path} is a report on a recording, not on tables",
+            "run 'bwtui replay RECORDING --only-missing REPORT' to send the missing messages",
         )
     if told["question"] != "database":
-        raise UsageError(f"{path} is no report of tables", "name a file of 'bwtui verify --database --json'")
+        raise UsageError(
+            f"{path} is not a report on tables", "give a file written by 'bwtui verify --database --json'"
+        )
     for name, is_right, words in _SHAPE:
         if not is_right(told.get(name)):
             raise UsageError(
-                f"{path} is no whole report: its {name} is not {words}",
-                "make it anew with 'bwtui verify --database --json'",
+                f"report {path} is incomplete: its {name} is not {words}",
+                "create it again with 'bwtui verify --database --json'",
             )
     return told
 
@@ -209,24 +218,26 @@ def _is_window(value: object) -> bool:
 #: The fields of a report that are used, and their types; all but the tables may be missing.
 _SHAPE: tuple[tuple[str, Callable[[object], bool], str], ...] = (
     ("tables", _are_texts, "a list of table names"),
-    ("source", _is_source, "an object of server, database and slot"),
+    ("source", _is_source, "an object with server, database and slot"),
     ("window", _is_window, "an object with a time"),
 )
 
 
 def _running_with(source: dict[str, str], report: Path | None, given: RelaySettings) -> str:
     if not source:
-        raise UsageError(f"{report} does not say which slot it is of", "name the relay with --relay")
+        raise UsageError(f"report {report} does not name its replication slot", "give the relay with --relay")
     slot = str(source.get("slot", ""))
     name = reconnecting(slot, str(source.get("database", "")))
     if name is not None:
         return name
-    hint = "start it with 'bwtui connect', or name the one that is to send with --relay"
+    hint = "start it with 'bwtui connect', or choose the relay that sends with --relay"
     if report is not None:
-        hint += "; where one elsewhere writes the topics, --without-relay with -d, -s, -b and -r"
+        hint += "; if a relay on a different machine writes the topics, use --without-relay with -d, -s, -b and -r"
     elif _is_read(given):
-        hint += "; if another relay reads the slot and writes the topics, --without-relay"
-    raise ConnectionFailed(f"no relay runs with slot {slot} of database {source.get('database', '')}", hint)
+        hint += "; if a different program reads the slot and writes the topics, use --without-relay"
+    raise ConnectionFailed(
+        f"no running relay uses slot {slot} of database {source.get('database', '')}", hint
+    )
 
 
 def _is_read(settings: RelaySettings) -> bool:
@@ -244,8 +255,8 @@ def _refuse_others(name: str, given: RelaySettings, settings: RelaySettings) -> 
     for option, meant, own in options:
         if meant not in ("", own):
             raise RefusedError(
-                f"relay {name} has another {option} than what was given: {own or 'none'}, not {meant}",
-                "nothing was sent; leave it out, or name the relay that is meant with --relay",
+                f"relay {name} was started with a different {option}: {own or 'none'}, not {meant}",
+                "nothing was sent; omit the option, or choose the right relay with --relay",
             )
 
 
@@ -264,23 +275,24 @@ def _not_carried(target: RepairTarget, told: dict[str, Any], given: RelaySetting
     """
     if not told["tables"]:
         raise UsageError(
-            "the report names no table",
-            "make it anew with 'bwtui verify --database --json', or name the relay with --relay alone",
+            "the report lists no tables",
+            "create it again with 'bwtui verify --database --json', or use --relay NAME without a report",
         )
     meant = list(filter(TableFilter(given).passes_whole, told["tables"]))
     if not meant:
         raise UsageError(
-            "--table and --exclude-table leave no table of the report", f"it names {_some(told['tables'])}"
+            "--table and --exclude-table exclude all tables of the report",
+            f"the report lists {_some(told['tables'])}",
         )
     request = request_of(target.settings, target.narrower)
     known = {table.full_name for table in request.tables} | request.not_captured.keys()
     lacking = [table for table in meant if table not in known]
     if len(lacking) == len(meant):
         raise RefusedError(
-            f"{_owner(target)} carries no table that the report names: {_some(meant)}",
-            f"'bwtui status {target.relay}' lists the tables that it carries; nothing was sent"
+            f"{_owner(target)} includes none of the tables in the report: {_some(meant)}",
+            f"nothing was sent; 'bwtui status {target.relay}' lists the tables of the relay"
             if target.relay
-            else "nothing was sent; check -s and --publication, or make the report anew",
+            else "nothing was sent; check -s and --publication, or create the report again",
         )
     return lacking
 
@@ -296,20 +308,20 @@ def _owner(target: RepairTarget) -> str:
 def _checked(
     target: RepairTarget, source: dict[str, str], cluster: str, told: dict[str, Any]
 ) -> RepairTarget:
-    meant = "the report" if told else "what was given"
-    owner = f"relay {target.relay}" if target.relay else "what was given"
-    mend = "nothing was sent; name the relay that is meant with --relay"
+    meant = "the report" if told else "the options"
+    owner = f"relay {target.relay}" if target.relay else "the options"
+    mend = "nothing was sent; choose the right relay with --relay"
     if not target.relay:
-        mend = "nothing was sent; give -d, -s and -b of what the report is of"
+        mend = "nothing was sent; give -d, -s and -b of the system that the report describes"
     for name, words in (("system_identifier", "server"), ("database", "database"), ("slot", "slot")):
         if source.get(name) and source[name] != target.source[name]:
             raise RefusedError(
-                f"{owner} has another {words} than {meant}: {target.source[name]}, not {source[name]}",
-                mend + (", and no report of another one" if target.relay else ""),
+                f"{owner} and {meant} refer to different {words}s: {target.source[name]} and {source[name]}",
+                mend + (", without this report" if target.relay else ""),
             )
     if cluster and cluster != target.cluster:
         raise RefusedError(
-            f"{owner} sends to another Kafka than {meant}: cluster {target.cluster}, not {cluster}",
+            f"{owner} and {meant} refer to different Kafka clusters: {target.cluster} and {cluster}",
             mend,
         )
     if not told:
@@ -318,7 +330,10 @@ def _checked(
     target = replace(target, narrower=replace(given, tables=_of_report(told, given.tables)))
     lacking = _not_carried(target, told, given)
     age = time.time() - float((told.get("window") or {}).get("now_ms") or 0) / 1000
-    notes = [f"the report is {duration(age)} old, and only names the tables: all is compared anew"]
+    notes = [
+        f"the report is {duration(age)} old; only its list of tables is used, and all of them are "
+        "compared again"
+    ]
     if lacking:
-        notes.append(f"not compared, as {_owner(target)} does not carry them: {_some(lacking)}")
+        notes.append(f"not compared, because {_owner(target)} does not include them: {_some(lacking)}")
     return replace(target, notes=notes)

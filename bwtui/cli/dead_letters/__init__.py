@@ -5,10 +5,10 @@ import click
 from bwtui.cli.lazy import LazyGroup, Table
 
 SUBCOMMANDS: Table = {
-    "list": ("bwtui.cli.dead_letters.list", "List the rows that were dropped, each with its reason."),
-    "show": ("bwtui.cli.dead_letters.show", "Show letters in full, and what was done about them."),
-    "retry": ("bwtui.cli.dead_letters.retry", "Have the relay send their rows, as they are by then."),
-    "drop": ("bwtui.cli.dead_letters.drop", "Set letters aside: nothing is to be done about them."),
+    "list": ("bwtui.cli.dead_letters.list", "List dropped rows with the reason for each."),
+    "show": ("bwtui.cli.dead_letters.show", "Show dead letters in full, with the actions taken on them."),
+    "retry": ("bwtui.cli.dead_letters.retry", "Have the relay send the current rows of dead letters."),
+    "drop": ("bwtui.cli.dead_letters.drop", "Set dead letters aside, without sending their rows."),
 }
 
 _EPILOG = """\b
@@ -22,8 +22,8 @@ Examples:
 
 @click.group(cls=LazyGroup, table=SUBCOMMANDS, epilog=_EPILOG)
 def dead_letters() -> None:
-    """List the rows that --on-error log has dropped, and have them sent after all.
+    """List the rows that --on-error log dropped, and have them sent.
 
-    A letter's own row is never sent: it is old, and could stand behind a newer one. The relay reads the row
-    as it is by then and puts it at its right place; where it is gone, its key gets a tombstone.
+    The stored row itself is never sent, because it could overwrite a newer one. Instead, the relay reads the
+    current row and sends it in the order of its stream, or a tombstone if the row no longer exists.
     """

@@ -14,17 +14,17 @@ Examples:
   bwtui dead-letters drop --table 'scratch\\..*'
 
 \b
-Exit codes: 0 they are set aside · 2 usage or error · 4 no relay is known
+Exit codes: 0 success · 2 usage or error · 4 no relay found
 """
 
 
 @click.command(epilog=_EPILOG)
 @click.argument("ids", nargs=-1, metavar="[ID]...")
 @letter_options
-@click.option("--all", "takes_all", is_flag=True, help="All that are open.")
-@click.option("--note", metavar="TEXT", default="", help="Why, for those who look later.")
-@click.option("--dry-run", is_flag=True, help="Say which it would be.")
-@click.option("--json", "as_json", is_flag=True, help="An object a line for each.")
+@click.option("--all", "takes_all", is_flag=True, help="Select all open dead letters.")
+@click.option("--note", metavar="TEXT", default="", help="Reason, stored for later readers.")
+@click.option("--dry-run", is_flag=True, help="Only show which dead letters would be set aside.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per dead letter.")
 def drop(
     ids: tuple[str, ...],
     takes_all: bool,
@@ -34,10 +34,10 @@ def drop(
     show_values: bool,
     **given: Any,
 ) -> None:
-    """Set letters aside: nothing is to be done about their rows.
+    """Set dead letters aside, without sending their rows.
 
-    Nothing is removed. The letters stay in the relay's file, and in the topic; who set them aside, when and
-    why is noted beside them, in dead-letters-handled.jsonl. 'retry' takes one up again.
+    Nothing is deleted: the dead letters stay in the relay's file and in the topic. The user, the time and the
+    reason are stored in dead-letters-handled.jsonl. 'retry' still sends their rows.
     """
     from bwtui.cli.dead_letters import rendering
     from bwtui.relay.dead_letters.action_log import DeadLetterAction, DeadLetterActionLog
@@ -59,5 +59,5 @@ def drop(
             say(*rendering.as_table(aside, source.standings, values=show_values), "")
         would = "would be" if dry_run else "is" if len(aside) == 1 else "are"
         already = len(letters) - len(aside)
-        more = f"; {already:,} had been before" if already else ""
+        more = f"; {already:,} were set aside before" if already else ""
         say(f"{plural(len(aside), 'letter')} {would} set aside{more}")

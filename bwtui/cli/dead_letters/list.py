@@ -16,20 +16,19 @@ Examples:
   bwtui dead-letters list --from-topic --dead-letter-topic dead -b kafka:9092
 
 \b
-Exit codes: 0 none of these letters is open · 1 some are · 2 usage or error · 4 no relay is
-known, or Kafka can't be reached
+Exit codes: 0 no listed dead letter is open · 1 some are open · 2 usage or error ·
+4 no relay found, or Kafka can't be reached
 """
 
 
 @click.command("list", epilog=_EPILOG)
 @letter_options
-@click.option("--all", "shows_all", is_flag=True, help="Also those about which something was done.")
-@click.option("--json", "as_json", is_flag=True, help="An object a line for each.")
+@click.option("--all", "shows_all", is_flag=True, help="Include dead letters that need no action.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per dead letter.")
 def list(shows_all: bool, as_json: bool, show_values: bool, **given: Any) -> None:
     """List the dead letters of a relay, oldest first, with id, key and reason.
 
-    Those about which nothing is to be done any more are left out: whose rows the relay has sent since, and
-    those that were set aside.
+    Omits those that need no action: the relay has sent their rows since, or they were set aside.
     """
     from bwtui.cli.dead_letters import rendering
 
@@ -44,6 +43,6 @@ def list(shows_all: bool, as_json: bool, show_values: bool, **given: Any) -> Non
             if shown:
                 say(*rendering.as_table(shown, source.standings, values=show_values), "")
             left = len(source.letters) - len(shown)
-            more = f"; {plural(left, 'other')} about which nothing is to be done: --all" if left else ""
+            more = f"; {plural(left, 'other')} need no action, see --all" if left else ""
             say(f"{plural(len(open_ones), 'letter')} open in {source.file.path}{more}")
     raise click.exceptions.Exit(1 if open_ones else 0)

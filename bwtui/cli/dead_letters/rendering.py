@@ -37,13 +37,13 @@ def _cells(letter: "DeadLetter", how: "DeadLetterState", *, values: bool) -> tup
 
 def moment(seconds: float) -> str:
     """Return a local date and time."""
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds)) if seconds else "not known"
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds)) if seconds else "unknown"
 
 
 def key_text(key: Sequence[tuple[str, str | None]], *, values: bool) -> str:
     """Return a key on one line."""
     texts = (f"{name}={MASK if not values else 'NULL' if value is None else value}" for name, value in key)
-    return ", ".join(texts) or "not known"
+    return ", ".join(texts) or "unknown"
 
 
 def as_json(letter: "DeadLetter", how: "DeadLetterState", *, values: bool) -> dict[str, Any]:

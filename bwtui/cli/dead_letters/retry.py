@@ -21,24 +21,24 @@ if TYPE_CHECKING:
 _EPILOG = """\b
 Examples:
   bwtui dead-letters retry 3f9a01c2b7d4
-  bwtui dead-letters retry --table orders     all open letters of a table
+  bwtui dead-letters retry --table orders     all open dead letters of a table
   bwtui dead-letters retry --all --dry-run
   bwtui dead-letters retry --all --no-wait
 
 \b
-Exit codes: 0 all are sent · 1 some were refused again, or can't be asked for by their key ·
-2 usage, refused, or the relay could not send them · 4 no relay runs: what is asked for
-waits for its next start · 130 interrupted (the relay goes on)
+Exit codes: 0 all are sent · 1 some were rejected again, or can't be requested by key ·
+2 usage, refused, or the relay could not send them · 4 no relay is running: the request
+waits for its next start · 130 interrupted (the relay continues)
 """
 
 
 @click.command(epilog=_EPILOG)
 @click.argument("ids", nargs=-1, metavar="[ID]...")
 @letter_options
-@click.option("--all", "takes_all", is_flag=True, help="All that are open.")
-@click.option("--wait/--no-wait", default=True, help="Wait until all is sent; on by default.")
-@click.option("--dry-run", is_flag=True, help="Say what would be asked of the relay.")
-@click.option("--json", "as_json", is_flag=True, help="The result as a JSON object.")
+@click.option("--all", "takes_all", is_flag=True, help="Select all open dead letters.")
+@click.option("--wait/--no-wait", default=True, help="Wait until all rows are sent (default).")
+@click.option("--dry-run", is_flag=True, help="Only show what would be requested from the relay.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as a JSON object.")
 def retry(
     ids: tuple[str, ...],
     takes_all: bool,
@@ -48,11 +48,11 @@ def retry(
     show_values: bool,
     **given: Any,
 ) -> None:
-    """Have the relay send the rows of letters, each as it is by then, at its right place in the stream.
+    """Have the relay send the current rows of dead letters, in the order of its stream.
 
-    Mend what the letters complain of first. A row that is gone by then becomes a tombstone, and one of which
-    the stream has sent a newer state meanwhile is left out. What is refused again has a new letter. A relay
-    that does not run sends them after its next start.
+    Fix the reasons of the dead letters first. The relay sends a tombstone if a row no longer exists, and
+    skips a row if the stream has already sent a newer state. A row that is rejected again gets a new dead
+    letter. A relay that is not running sends the rows after its next start.
     """
     from bwtui.relay.dead_letters.retry import plan
 
@@ -136,16 +136,16 @@ class _RetryResults:
         for wanted, task in tables:
             keys = plural(len(wanted.keys), "key")
             of = f"{keys} of {wanted.table}, for {plural(len(wanted.letters), 'letter')}"
-            lines.append(f"{of}: would be asked for" if task is None else f"{of}: asked for as {task.id}")
+            lines.append(f"{of}: would be requested" if task is None else f"{of}: requested as {task.id}")
         if sent := self._in("sent"):
-            lines.append(f"{plural(len(sent), 'letter')} sent, each row as it was by then")
+            lines.append(f"{plural(len(sent), 'letter')} sent, each with the row's current state")
         for id in self._in("refused"):
-            lines.append(f"letter {id} was refused again; {self.after[id].detail}")
+            lines.append(f"dead letter {id} was rejected again: {self.after[id].detail}")
         for id in self._in("open"):
-            lines.append(f"letter {id} stays open: {self.after[id].detail}")
+            lines.append(f"dead letter {id} stays open: {self.after[id].detail}")
         for why, letters in self.plan.refused.items():
-            lines.append(f"{plural(len(letters), 'letter')} not asked for: {why}")
-        return lines or ["no letter is open: nothing was asked for"]
+            lines.append(f"{plural(len(letters), 'letter')} not requested: {why}")
+        return lines or ["no dead letter is open, so nothing was requested"]
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -178,8 +178,8 @@ class _RetryResults:
         if self.asked and not self.is_running:
             ids = ", ".join(task.id for _, task in self.asked)
             raise ConnectionFailed(
-                f"relay {self.relay} does not run: {ids} waits for its next start",
-                "start it with 'bwtui connect'; 'bwtui dead-letters list' then says what came of it",
+                f"relay {self.relay} is not running, so request {ids} waits for its next start",
+                "start it with 'bwtui connect'; 'bwtui dead-letters list' then shows the result",
             )
         if self._in("refused") or self.plan.refused:
             raise click.exceptions.Exit(1)

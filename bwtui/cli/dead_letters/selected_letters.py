@@ -32,17 +32,20 @@ F = TypeVar("F", bound=Callable[..., Any])
 _ID = re.compile(r"[0-9a-f]{4,12}")
 _OF_TOPIC = ("broker", "kafka-config", "dead-letter-topic")
 _OPTIONS = (
-    relay_option("The relay whose letters are meant, running or not; needed where several are."),
-    click.option("--table", metavar="REGEX", help="Only tables whose schema.table this matches wholly."),
-    click.option("--since", metavar="TIME", help="Only rows dropped then or later: 2026-01-31T10:00, -5m."),
-    click.option("--reason", metavar="REGEX", help="Only letters in whose reason this is found."),
+    relay_option("The relay that dropped the rows, running or not; required if several relays exist."),
+    click.option("--table", metavar="REGEX", help="Only tables whose full schema.table matches REGEX."),
+    click.option(
+        "--since", metavar="TIME", help="Only rows dropped at or after TIME: 2026-01-31T10:00, -5m."
+    ),
+    click.option("--reason", metavar="REGEX", help="Only dead letters whose reason matches REGEX."),
     click.option(
         "--from-topic",
         is_flag=True,
-        help="Read the letters from --dead-letter-topic, by default the running relay's, not from its file.",
+        help="Read dead letters from the topic --dead-letter-topic (default: the running relay's) "
+        "instead of the relay's file.",
     ),
     relay_options.takes(*_OF_TOPIC),
-    click.option("--show-values", is_flag=True, help="Show keys and rows, which are masked otherwise."),
+    click.option("--show-values", is_flag=True, help="Show keys and rows, which are masked by default."),
 )
 
 
@@ -80,15 +83,19 @@ class SelectedLetters:
     def _named(self, id: str) -> "list[DeadLetter]":
         if not _ID.fullmatch(id):
             raise UsageError(
-                f"{id!r} is no id of a letter", "give four or more of its digits; 'bwtui dead-letters list'"
+                f"{id!r} is not the id of a dead letter",
+                "give at least four hex digits of an id that 'bwtui dead-letters list' shows",
             )
         named = [letter for letter in self.all if letter.id.startswith(id)]
         if not named:
             raise RefusedError(
-                f"there is no letter {id} in {self.file.path}", "'bwtui dead-letters list --all' has them all"
+                f"dead letter {id} does not exist in {self.file.path}",
+                "'bwtui dead-letters list --all' lists all of them",
             )
         if len({letter.id for letter in named}) > 1:
-            raise UsageError(f"several letters are called {id}…", "give more digits of the one that you mean")
+            raise UsageError(
+                f"several dead letters have an id that begins with {id}", "give more digits of the id"
+            )
         return named
 
 
@@ -98,7 +105,7 @@ def opened(given: dict[str, Any], *, needs_relay: bool = False) -> Iterator[Sele
     filters = _Filters.of(given)
     typed = [text for name, text in relay_options.typed_options().items() if name in _OF_TOPIC]
     if typed and not given["from_topic"]:
-        raise UsageError(f"{typed[0]} says nothing without --from-topic", "add it, or leave this out")
+        raise UsageError(f"{typed[0]} requires --from-topic", "add --from-topic, or omit this option")
     relay = _relay(given["relay"], or_none=given["from_topic"] and not needs_relay)
     with _path(given, relay, typed) as path:
         yield _read(relay, path, filters)
@@ -147,7 +154,7 @@ def _letters(path: "Path", columns: Mapping[str, tuple[str, ...]]) -> "DeadLette
     try:
         file.read()
     except OSError as error:
-        raise file_failed(f"the dead letters {path} can't be read", error, RefusedError) from error
+        raise file_failed(f"dead letters {path} can't be read", error, RefusedError) from error
     return file
 
 
@@ -171,9 +178,9 @@ def _notes(
 
 def _warn(file: "DeadLetterFile") -> None:
     for count, what in (
-        (file.unreadable, "lines are no letters"),
-        (file.cut, "older letters are left out"),
-        (file.left_out, "bytes before them are left out"),
+        (file.unreadable, "lines are not dead letters and were skipped"),
+        (file.cut, "older dead letters were skipped"),
+        (file.left_out, "bytes of older dead letters were skipped"),
     ):
         if count:
             say(f"bwtui: {file.path}: {count:,} {what}", err=True)
@@ -198,7 +205,7 @@ def _relay(named: str | None, *, or_none: bool) -> str:
         if not having and not or_none:
             raise
     if len(having) > 1:
-        raise UsageError("no relay is running", f"name one of them with --relay: {', '.join(having)}")
+        raise UsageError("no relay is running", f"choose one with --relay: {', '.join(having)}")
     return having[0] if having else ""
 
 
@@ -239,17 +246,19 @@ def _settings(given: dict[str, Any], relay: str, typed: Sequence[str]) -> "Relay
     relay_options.check_properties(settings, loaded.property_place)
     if settings.dead_letter_topic:
         return settings
-    hint = "name it: --from-topic --dead-letter-topic T -b HOST:PORT"
+    hint = "give the topic: --from-topic --dead-letter-topic T -b HOST:PORT"
     if typed:
-        raise UsageError(f"{typed[0]} says where, and no topic of dead letters is named", hint)
+        raise UsageError(f"{typed[0]} was given, but no dead-letter topic", hint)
     if not relay:
-        raise UsageError("no topic of dead letters is named, and no relay runs that has one", hint)
+        raise UsageError("no dead-letter topic was given, and no running relay has one", hint)
     try:
         settings = settings_of(relay)
     except ConnectionFailed as error:
         raise ConnectionFailed(error.message, hint) from error
     if not settings.dead_letter_topic:
-        raise UsageError(f"relay {relay} sends its dead letters to no topic", "leave --from-topic out")
+        raise UsageError(
+            f"relay {relay} has no dead-letter topic", "omit --from-topic to read the relay's file"
+        )
     return settings
 
 
@@ -295,7 +304,7 @@ def _reason(text: str | None) -> re.Pattern[str] | None:
     except re.error as error:
         raise UsageError(
             f"--reason: {text!r} is not a regular expression: {error}",
-            "'bwtui dead-letters list' shows reasons",
+            "'bwtui dead-letters list' shows the reasons",
         ) from error
 
 
@@ -304,9 +313,11 @@ def check_choice(ids: Sequence[str], given: dict[str, Any], *, all: bool) -> Non
     filters = [f"--{name}" for name in ("table", "since", "reason") if given[name] is not None]
     if ids and (all or filters):
         other = "--all" if all else filters[0]
-        raise UsageError(f"ids and {other} exclude each other", "name letters, or choose them by options")
+        raise UsageError(
+            f"ids and {other} exclude each other", "give ids, or select dead letters with options"
+        )
     if not ids and not all and not filters:
         raise UsageError(
-            "no letter is named",
-            "name them by id, or choose them by --table, --since or --reason, or --all",
+            "no dead letter was selected",
+            "give ids, or select dead letters with --table, --since, --reason or --all",
         )

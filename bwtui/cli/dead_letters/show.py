@@ -21,9 +21,9 @@ Examples:
 #: Timeout and poll interval while the running relay searches its topic (seconds).
 _LOOK_SECONDS, _PAUSE_SECONDS = 5.0, 0.1
 _WORDS = {
-    "retry": "asked for",
-    "sent": "sent, as it was by then",
-    "refused": "refused again",
+    "retry": "requested",
+    "sent": "sent with the row's current state",
+    "refused": "rejected again",
     "failed": "not sent",
     "drop": "set aside",
 }
@@ -32,11 +32,11 @@ _WORDS = {
 @click.command(epilog=_EPILOG)
 @click.argument("ids", nargs=-1, metavar="ID...")
 @letter_options
-@click.option("--json", "as_json", is_flag=True, help="An object a line for each.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per dead letter.")
 def show(ids: tuple[str, ...], as_json: bool, show_values: bool, **given: Any) -> None:
-    """Show letters in full: reason, place, columns, where they stand in the topic, and what was done."""
+    """Show dead letters in full: reason, position, columns, place in the topic, and the actions taken."""
     if not ids:
-        raise UsageError("no letter is named", "'bwtui dead-letters list' has their ids")
+        raise UsageError("no dead letter was given", "'bwtui dead-letters list' shows the ids")
     with opened(given) as source:
         for number, letter in enumerate(source.of_ids(ids)):
             if as_json:
@@ -51,7 +51,7 @@ def _rows(source: "SelectedLetters", letter: "DeadLetter") -> "DeadLetterRows | 
     try:
         return source.file.rows(letter)
     except OSError as error:
-        raise file_failed(f"the letter in {source.file.path} can't be read", error) from error
+        raise file_failed(f"the dead letter in {source.file.path} can't be read", error) from error
 
 
 def _as_json(source: "SelectedLetters", letter: "DeadLetter", *, values: bool) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def _lines(source: "SelectedLetters", letter: "DeadLetter", *, values: bool) -> 
     from bwtui.relay.dead_letters.retry import refusal
 
     how, rows = source.standings[letter.id], _rows(source, letter)
-    change = f"transaction {letter.xid}" if letter.xid else "no transaction of its own"
+    change = f"transaction {letter.xid}" if letter.xid else "no transaction"
     facts = [
         ("letter", letter.id),
         ("state", f"{how.state}: {how.detail}" if how.detail else how.state),
@@ -93,10 +93,10 @@ def _lines(source: "SelectedLetters", letter: "DeadLetter", *, values: bool) -> 
     facts += [("done", _note(note)) for note in how.notes]
     lines = [f"{name:<9} {text}" for name, text in facts]
     if rows is None:
-        return [*lines, "", f"the row is not shown: {letter.size:,} bytes"]
-    lines += rendering.row_lines("as it was to be sent", rows.after, values=values)
-    lines += rendering.row_lines("as it was before", rows.before, values=values)
-    return lines if values else [*lines, "", "values are masked; --show-values shows them"]
+        return [*lines, "", f"the row ({letter.size:,} bytes) is not available"]
+    lines += rendering.row_lines("row to send", rows.after, values=values)
+    lines += rendering.row_lines("row before the change", rows.before, values=values)
+    return lines if values else [*lines, "", "values are masked; use --show-values to show them"]
 
 
 def _note(note: Any) -> str:
@@ -104,7 +104,7 @@ def _note(note: Any) -> str:
 
     what = " ".join(filter(None, (_WORDS[note.what], f"as {note.task}" if note.task else "")))
     text = f": {note.text}" if note.text else ""
-    new = f", new letter {', '.join(note.new)}" if note.new else ""
+    new = f", new dead letter {', '.join(note.new)}" if note.new else ""
     return f"{moment(note.time)} {what}{new}{text}, by {note.by}"
 
 

@@ -81,7 +81,7 @@ def _check_files(pairs: Pairs, option: str, place: OfProperty) -> None:
             if not Path(value).is_dir():
                 Path(value).open("rb").close()
         except OSError as error:
-            problem = f"{place(option, key)}: {key} can't be read: {value}"
+            problem = f"{place(option, key)}: the file that {key} names can't be read: {value}"
             raise file_failed(problem, error, UsageError) from error
 
 
@@ -99,7 +99,7 @@ def _check_token(pairs: Pairs, place: OfProperty) -> None:
     )
     if is_used and given.get(key, "").upper() == "OAUTHBEARER" and not has_source:
         raise UsageError(
-            f"{place('kafka-config', key)}: {key}=OAUTHBEARER does not say where its token comes from",
+            f"{place('kafka-config', key)}: {key}=OAUTHBEARER needs a source for its token",
             "add sasl.oauthbearer.method=oidc, sasl.oauthbearer.token.endpoint.url, "
             "sasl.oauthbearer.client.id and sasl.oauthbearer.client.secret",
         )
@@ -130,12 +130,13 @@ def _unknown(key: str, topic: bool, where: str) -> UsageError:
         return UsageError(f"{where}: {key} is not a topic property", f"give it with -C {key}=…")
     if key.replace("-", ".") in _OF_TOPICS:
         return UsageError(
-            f"{where}: {key} is a setting of the topic, which the broker keeps, not of a producer",
-            "create the topic before the relay starts: kafka-topics.sh --create --partitions N --config K=V; "
-            "bwtui uses a topic that exists as it is, and gives a new one the broker's num.partitions",
+            f"{where}: {key} is a topic setting of the broker, not a producer property",
+            "create the topic before the relay starts: kafka-topics.sh --create --partitions N "
+            "--config K=V; bwtui uses existing topics as they are, and creates new ones with the "
+            "broker's num.partitions",
         )
     close = nearest(key, names)
-    hint = f"did you mean {close}?" if close else "'bwtui connect --config-help' lists them"
+    hint = f"did you mean {close}?" if close else "'bwtui connect --config-help' lists the properties"
     return UsageError(f"{where}: librdkafka has no property {key}", hint)
 
 
@@ -143,8 +144,8 @@ def _refused(key: str, reason: str, where: str) -> UsageError:
     # librdkafka names the property behind an alias, which the user has not set: linger.ms is such an alias.
     reason = _NAMED.sub(lambda _: f'property "{key}"', reason)
     if is_secret(key):
-        reason = f"librdkafka refuses the value of {key}"
-    return UsageError(f"{where}: {reason}", "'bwtui connect --config-help' says which values are allowed")
+        reason = f"librdkafka rejects the value of {key}"
+    return UsageError(f"{where}: {reason}", "'bwtui connect --config-help' lists the valid values")
 
 
 @functools.cache

@@ -42,7 +42,7 @@ def only_relay(name: str | None) -> str:
     running, _ = all_running()
     if len(running) > 1:
         names = ", ".join(status.name for status in running)
-        raise UsageError(f"{len(running)} relays are running", f"name one of them: {names}")
+        raise UsageError(f"{len(running)} relays are running", f"choose one: {names}")
     return running[0].name
 
 
@@ -108,7 +108,7 @@ def status_of(name: str) -> "Status":
         gap = unproven(last) if last is not None else None
         also = f"; {gap[0]}" if gap is not None else ""
         if ended is not None:
-            how = "its last run was stopped cleanly" if ended.message is None else _told(ended)
+            how = "its last run stopped cleanly" if ended.message is None else _told(ended)
             raise ConnectionFailed(error.message, f"{how}{also}") from error
         if last is not None:
             raise ConnectionFailed(error.message, f"{last_status.describe(last)}{also}") from error

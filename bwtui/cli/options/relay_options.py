@@ -29,7 +29,7 @@ profile_option: Decorator[Any] = click.option(
     "--profile",
     metavar="NAME",
     shell_complete=profiles,
-    help="Take [profile.NAME] of bwtui.toml into account.",
+    help="Apply [profile.NAME] of bwtui.toml.",
 )
 
 
@@ -102,7 +102,7 @@ def load(given: dict[str, Any], *, alone: bool = False) -> config.Config:
     UsageError.
     """
     if given.get("record") == "":
-        raise UsageError("--record names no folder", "name the folder of the recording: --record DIR")
+        raise UsageError("--record has an empty value", "give the folder of the recording: --record DIR")
     if given.get("record"):
         # The relay may be a separate process, in a different folder.
         given = {**given, "record": str(Path(given["record"]).absolute())}

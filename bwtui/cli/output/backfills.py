@@ -48,13 +48,13 @@ def wait_for(
             time.sleep(_POLL_SECONDS)
     except KeyboardInterrupt as error:
         raise Interrupted(
-            f"interrupted; the relay goes on with {', '.join(ids)}",
-            f"'{snapshot_command([], relay=relay)} --cancel {ids[0]}' ends it, and the same with --status "
-            "says how far it is",
+            f"interrupted; the relay continues with {', '.join(ids)}",
+            f"'{snapshot_command([], relay=relay)} --cancel {ids[0]}' cancels it; --status instead "
+            "of --cancel ID shows its progress",
         ) from error
     except ConnectionFailed as error:
         raise ConnectionFailed(
-            f"{error.message}; what is left of {', '.join(ids)} is sent when it runs again", error.hint
+            f"{error.message}; the remaining rows of {', '.join(ids)} are sent when it runs again", error.hint
         ) from error
 
 
@@ -82,13 +82,14 @@ def ended_badly(statuses: Sequence[BackfillStatus], ids: Sequence[str]) -> Bwtui
             return RefusedError(f"{status.id}: {status.error}", status.hint)
         if status.state == "cancelled":
             return RefusedError(
-                f"{status.id} was cancelled, {status.rows:,} rows were sent", "ask for it again if need be"
+                f"{status.id} was cancelled after {status.rows:,} rows were sent",
+                "request it again if needed",
             )
     missing = set(ids) - {status.id for status in statuses}
     if missing:
         return RefusedError(
-            f"the relay does not know any more how {', '.join(sorted(missing))} ended",
-            "'bwtui verify --database' says whether tables and topics are the same",
+            f"the relay no longer has a record of how {', '.join(sorted(missing))} ended",
+            "run 'bwtui verify --database' to compare tables and topics",
         )
     return None
 
@@ -100,6 +101,6 @@ def dropped(statuses: Sequence[BackfillStatus]) -> BwtuiError | None:
         return None
     counts = ", ".join(f"{status.dropped:,} of {status.table}" for status in refused)
     return DifferencesFound(
-        f"not all rows were sent, dropped as dead letters: {counts}",
-        "'bwtui dead-letters list' says why, and 'bwtui dead-letters retry' sends them again",
+        f"some rows were dropped as dead letters: {counts}",
+        "'bwtui dead-letters list' shows the reasons, and 'bwtui dead-letters retry' sends them again",
     )

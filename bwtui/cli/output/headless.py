@@ -118,7 +118,7 @@ class StatusReporter:
             return f"stalled ({verdict.sentence})"
         if self._stalled_since and status.state in ("snapshot", "streaming"):
             lasted, self._stalled_since = duration(status.time - self._stalled_since), 0.0
-            return f"{status.state} again, after {lasted}"
+            return f"{status.state} again after {lasted}"
         if verdict.condition == "stopped":
             return verdict.sentence
         return status.state + (f" ({status.detail})" if status.detail else "")
@@ -132,7 +132,7 @@ class StatusReporter:
             says = f"{rows} dropped, see 'bwtui status {status.name}' and dead-letters.jsonl"
             self._teller.say(status.name, says, event("rows_dropped", rows=dropped), logging.ERROR)
         if self._given_up:
-            says = f"the recording in {self._given_up} was given up, and lacks what came after"
+            says = f"the recording in {self._given_up} was abandoned, and lacks all later changes"
             self._teller.say(status.name, says, event("recording_given_up"), logging.ERROR)
 
     def _tell(self, status: Status, entry: ErrorEntry) -> None:
@@ -141,7 +141,7 @@ class StatusReporter:
             return
         self._reported.add(identity)
         where = f"table {entry.table}: " if entry.table and entry.table not in entry.message else ""
-        more = "; more such rows are only counted" if entry.kind == "row" else ""
+        more = "; further rows like this are only counted" if entry.kind == "row" else ""
         about = {"kind": entry.kind, "table": entry.table, "hint": entry.hint}
         if entry.kind == "notice":
             extra, level = event("notice", **about), logging.WARNING
@@ -176,12 +176,12 @@ class StatusStream:
             self.failure = failure
             if not self._failure_reported:
                 self._failure_reported = True
-                says, extra = f"{failure.message}; the relay goes on", event("output_failed")
+                says, extra = f"{failure.message}; the relay continues", event("output_failed")
                 self._teller.say(status.name, says, extra, logging.ERROR, "error: ")
         if streams.reader_is_gone() and not self._reader_reported:
             self._reader_reported = True
-            ask = f"'bwtui status {status.name}' says what it does"
-            says = f"nobody reads stdout any more; the relay goes on, and {ask}"
+            ask = f"'bwtui status {status.name}' shows its state"
+            says = f"stdout has no reader any more; the relay continues, and {ask}"
             self._teller.say(status.name, says, event("reader_gone"), logging.WARNING, "notice: ")
 
 

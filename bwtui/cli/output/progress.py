@@ -124,5 +124,5 @@ def view_of(*, as_json: bool, progress_json: bool) -> ProgressView:
 def progress_json_option(command: Command) -> Command:
     """Add ``--progress-json``."""
     return click.option(
-        "--progress-json", is_flag=True, help="Progress as JSON lines on stderr, for a program."
+        "--progress-json", is_flag=True, help="Write progress to stderr as JSON lines, for programs."
     )(command)

@@ -29,8 +29,8 @@ class RepairConsole:
         self.has_asked = False
         if not (yes or is_dry or (sys.stdin.isatty() and sys.stderr.isatty())):
             raise RefusedError(
-                "there is no terminal to ask whether it is to be sent",
-                "look at it with --dry-run, and give --yes if it is meant",
+                "the repair needs a confirmation, and there is no terminal to ask",
+                "check with --dry-run, then confirm with --yes",
             )
 
     def phase(self, name: str) -> None:
@@ -50,11 +50,12 @@ class RepairConsole:
                 what = plural(outcome.messages, "message")
                 relay = self._relay
                 question = f"Let relay {relay} send {what}?" if relay else f"Send {what} without a relay?"
-                refusal = RefusedError("nothing was sent", "answer y to send it; --dry-run only shows it")
+                refusal = RefusedError("nothing was sent", "answer y to send; --dry-run only shows the plan")
             else:
-                question = f"Nothing differs that can be compared: end the heal of relay {self._relay}?"
+                question = f"No difference remains that can be compared. End the heal of relay {self._relay}?"
                 refusal = RefusedError(
-                    "the heal is still due", "answer y to end it; the notes say what helps"
+                    "the heal is still pending",
+                    "answer y to end the heal; the notes describe what remains to be done",
                 )
             if not confirm(question):
                 raise refusal
@@ -92,8 +93,8 @@ def _left(outcome: RepairOutcome) -> list[str]:
             unkeyed=any(one.is_unkeyed for one in outcome.untrusted),
         )
         lines.append(
-            f"note: the comparison can't be trusted for all; '{command}' sends them whole, and "
-            "what readers have beyond that stays"
+            f"note: the comparison is not reliable for some tables; '{command}' sends them "
+            "completely, but does not remove surplus keys from their topics"
         )
     return lines + [f"note: {note}" for note in outcome.notes]
 
@@ -102,9 +103,7 @@ def summary(relay: str, outcome: RepairOutcome, *, is_known: bool = False) -> li
     """Return the result as text; ``is_known``: the differences were already shown."""
     if outcome.is_dry:
         what = (
-            f"{plural(outcome.messages, 'message')} would be sent"
-            if outcome.messages
-            else "nothing is to be sent"
+            f"{plural(outcome.messages, 'message')} would be sent" if outcome.messages else "nothing to send"
         )
         return [headline(outcome.before), *planned(outcome), what]
     # After the numbers of rows sent, the finding would read as if it still held.
@@ -117,7 +116,7 @@ def summary(relay: str, outcome: RepairOutcome, *, is_known: bool = False) -> li
         lines.append(
             f"{f'relay {relay}' if relay else 'this command'} sent {plural(rows, 'row')} and "
             + plural(dead + outcome.stray_tombstones, "tombstone")
-            + (f"; of {plural(newer, 'key')} the stream had sent something newer" if newer else "")
+            + (f"; for {plural(newer, 'key')} the stream had already sent a newer state" if newer else "")
         )
     if outcome.after is not None:
         lines.append(headline(outcome.after))

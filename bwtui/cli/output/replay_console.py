@@ -55,8 +55,8 @@ class ReplayConsole(ReplayObserver):
             raise _unasked(text)
         with self._view.out_of_the_way():
             say(f"{text}.", err=True)
-            if not confirm("Write it?"):
-                hint = "answer y to write it; --dry-run only shows the plan"
+            if not confirm("Write them?"):
+                hint = "answer y to write; --dry-run only shows the plan"
                 raise RefusedError("nothing was written", hint)
 
 
@@ -65,7 +65,7 @@ def _somebody_is_there() -> bool:
 
 
 def _unasked(text: str) -> RefusedError:
-    return RefusedError(text, "look at it with --dry-run, and give --yes if it is meant")
+    return RefusedError(text, "check with --dry-run, then confirm with --yes")
 
 
 def question(plan: ReplayPlan) -> str | None:
@@ -76,7 +76,9 @@ def question(plan: ReplayPlan) -> str | None:
     if not topics:
         return None
     named = ", ".join(topics[:3]) + (f" and {len(topics) - 3} more" if len(topics) > 3 else "")
-    return f"{named} may hold {plan.held:,} messages of this window already, and would hold them twice"
+    return (
+        f"{named} may already contain {plan.held:,} messages of this range, and would then contain them twice"
+    )
 
 
 def to_json(outcome: ReplayOutcome) -> dict[str, Any]:
@@ -142,35 +144,35 @@ def _done(outcome: ReplayOutcome) -> str:
         text += f"; {before:,} were sent before"
         text += f", {outcome.found:,} more were found in the topics" if outcome.found else ""
     if plan.is_resumed or outcome.doubled:
-        text += f", {f'at most {outcome.doubled:,} are' if outcome.doubled else 'none is'} there twice"
+        text += f", {f'at most {outcome.doubled:,} are' if outcome.doubled else 'none is'} duplicated"
     return text + _left_out(plan)
 
 
 def _left_out(plan: ReplayPlan) -> str:
-    left_out = [(plan.count.repeats, "repeats"), (plan.count.refused, "that Kafka had refused")]
+    left_out = [(plan.count.repeats, "repeats"), (plan.count.refused, "rejected by Kafka")]
     texts = [f"{number:,} {what}" for number, what in left_out if number]
-    return f"; left out: {', '.join(texts)}" if texts else ""
+    return f"; skipped: {', '.join(texts)}" if texts else ""
 
 
 def _plan(plan: ReplayPlan) -> list[str]:
     total = sum(topic.bytes for topic in plan.topics)
     lines = [f"would send {plan.messages:,} messages, {size(total)}{_left_out(plan)}"]
     if plan.is_resumed:
-        lines.append(f"{plan.resumed:,} of them were sent by an earlier run, which would be gone on with")
+        lines.append(f"an earlier run sent {plan.resumed:,} of them; this run would continue it")
     rows = [
         (
             topic.topic,
             f"{topic.messages:,}",
             size(topic.bytes),
             " ".join(f"{number}:{count:,}" for number, count in sorted(topic.partitions.items())) or "-",
-            f"{sum(topic.held.values()):,}" if topic.exists else "would be made",
+            f"{sum(topic.held.values()):,}" if topic.exists else "to be created",
         )
         for topic in plan.topics
     ]
     head = ("TOPIC", "MESSAGES", "BYTES", "PARTITIONS", "HOLDS ALREADY")
     lines += ["", *columns(head, rows, right=frozenset({1, 2, 4}))]
     mapped = [
-        (use.subject, str(use.recorded_id), "would be registered" if use.id is None else str(use.id))
+        (use.subject, str(use.recorded_id), "to be registered" if use.id is None else str(use.id))
         for use in plan.schemas.uses
     ]
     if mapped:
@@ -180,18 +182,19 @@ def _plan(plan: ReplayPlan) -> list[str]:
 
 def _missing(numbers: MissingCounts) -> list[str]:
     recorded = numbers["messages"] + numbers["there"]
-    lines = [f"{recorded:,} of {numbers['reported']:,} missing messages are in the recording"]
+    lines = [f"the recording contains {recorded:,} of {numbers['reported']:,} missing messages"]
     if numbers["late"]:
         lines += [
-            f"order can't be mended: {numbers['late']:,} of them stand behind newer messages of their keys",
-            f"{numbers['sent_again']:,} newest messages of these keys are sent again behind them, "
-            "so that every latest value is right",
-            "the next audit will call the former reordered, and the latter duplicated",
+            f"replay can't restore the order: {numbers['late']:,} of them come after newer messages "
+            "of their keys",
+            f"the newest {numbers['sent_again']:,} messages of these keys are sent again after "
+            "them, so that every latest value is right",
+            "the next audit will report the first as reordered and the second as duplicated",
         ]
     else:
-        lines.append(f"{NONE_AGAIN}: with what was missing every latest value is right")
+        lines.append(f"{NONE_AGAIN}: the missing messages make every latest value right")
     if numbers["there"]:
-        lines.append(f"{numbers['there']:,} are in the topics by now, and are left out")
+        lines.append(f"{numbers['there']:,} are in the topics now, and are skipped")
     if numbers["without_message"]:
         lines.append(f"{numbers['without_message']:,} have no message in the recording, or are not selected")
     return lines

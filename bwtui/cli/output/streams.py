@@ -17,7 +17,7 @@ from bwtui.errors import BwtuiError
 from bwtui.file_errors import hint_for
 
 #: The hint if stdout was already closed when the command started.
-_CLOSED = "start the command with its stdout open, or send it to /dev/null"
+_CLOSED = "run the command with an open stdout, or redirect it to /dev/null"
 
 
 class OutputFailed(BwtuiError):
@@ -45,7 +45,7 @@ class _Stdout(io.FileIO):
             except OSError as error:
                 reason = "it is closed" if self.was_closed else error.strerror
                 hint = _CLOSED if self.was_closed else hint_for(error, "the output")
-                raise OutputFailed(f"the output can't be written: {reason}", hint) from error
+                raise OutputFailed(f"can't write the output: {reason}", hint) from error
         if self.is_the_work:
             raise StdoutClosed
         return memoryview(data).nbytes

@@ -5,11 +5,11 @@ import click
 from bwtui.cli.lazy import LazyGroup, Table
 
 SUBCOMMANDS: Table = {
-    "info": ("bwtui.cli.recording.info", "Tell what it holds: ranges, tables, sessions, gaps, size."),
-    "check": ("bwtui.cli.recording.check", "Check every byte of it, sealed files and manifest too."),
-    "recover": ("bwtui.cli.recording.recover", "Finish what a crash has left unfinished."),
-    "seal": ("bwtui.cli.recording.seal", "Make Parquet of it, for Spark and DuckDB."),
-    "export": ("bwtui.cli.recording.export", "Write its changes as Parquet, JSON lines, or SQL."),
+    "info": ("bwtui.cli.recording.info", "Show content: ranges, tables, sessions, gaps, size."),
+    "check": ("bwtui.cli.recording.check", "Check every byte, including sealed files and the manifest."),
+    "recover": ("bwtui.cli.recording.recover", "Finish a recording that a crash left unfinished."),
+    "seal": ("bwtui.cli.recording.seal", "Convert a recording to Parquet, for Spark and DuckDB."),
+    "export": ("bwtui.cli.recording.export", "Write its changes as Parquet, JSON lines or SQL."),
 }
 
 _EPILOG = """\b
@@ -22,4 +22,4 @@ Examples:
 
 @click.group(cls=LazyGroup, table=SUBCOMMANDS, epilog=_EPILOG)
 def recording() -> None:
-    """Tell what a recording holds, check and recover it, make Parquet of it, and export its changes."""
+    """Inspect, check, recover, seal and export a recording."""

@@ -19,18 +19,20 @@ Examples:
   bwtui recording check recordings/shop --json | jq .damages
 
 \b
-Everything is read: every checksum, every segment's link to the one before it, and
-every number that follows from the rest; of what was sealed, the manifest and every
-file, and that the segments it was made of are there. A recording that is being written is clean
-up to where it is written. One that a crash has left unfinished is not damaged, but
-not clean either: 'bwtui recording recover' finishes it.
+Checks every checksum, every segment's link to its predecessor, and every number that
+can be derived; of sealed data, the manifest, every file, and that the source segments
+exist. A recording that is still being written is checked up to its present end. One
+that a crash left unfinished is neither damaged nor clean: 'bwtui recording recover'
+finishes it.
 Exit code 6: damaged, or unfinished.
 """
 
 
 @click.command(epilog=_EPILOG)
 @click.argument("recording", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="An object with the verdict, counts and damages.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object with verdict, counts and damages."
+)
 def check(recording: Path, as_json: bool) -> None:
     """Check every byte of RECORDING, and list every damaged place."""
     from bwtui.cli.recording.progress import bar
@@ -88,8 +90,8 @@ def damage_lines(checked: "CheckResult") -> list[str]:
 def _lines(checked: "CheckResult") -> list[str]:
     lines = damage_lines(checked)
     if checked.unfinished:
-        where = f"torn at byte {checked.torn.place.offset}" if checked.torn else "whole as far as it goes"
-        lines.append(f"{checked.unfinished}: not finished, {where}")
+        where = f"torn at byte {checked.torn.place.offset}" if checked.torn else "complete up to its end"
+        lines.append(f"segment {checked.unfinished} is not finished, {where}")
     counts = (
         f"{plural(checked.segments, 'segment')}, {checked.bytes:,} bytes, "
         f"{plural(checked.transactions, 'transaction')}, {plural(checked.changes, 'change')}, "
@@ -113,7 +115,7 @@ def error_of(folder: Path, checked: "CheckResult") -> DamagedRecording | None:
         places = "one place" if number == 1 else f"{number:,} places"
         files = {damage.place.segment for damage in checked.damages}
         which = min(files) if len(files) == 1 else f"{len(files)} files"
-        hint = "restore what is damaged from a copy"
+        hint = "restore the damaged files from a backup"
         if all(name.startswith("sealed/") for name in files):
             hint += ", or remove the folder 'sealed' and run 'bwtui recording seal' again"
         elif all(damage.reason == MISSING_BEHIND for damage in checked.damages):

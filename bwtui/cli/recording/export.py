@@ -27,7 +27,7 @@ Examples:
       --where "table = orders and op = update and changed = status"
 
 \b
-The file appears when it is whole. docs/export.md describes the formats, and
+The file appears when it is complete. docs/export.md describes the formats, and
 docs/query.md the queries. Exit code 6: the recording is damaged.
 """
 
@@ -35,15 +35,15 @@ docs/query.md the queries. Exit code 6: the recording is damaged.
 @click.command(epilog=_EPILOG)
 @click.argument("recording", type=click.Path(path_type=Path))
 @click.option(
-    "--format", "form", type=click.Choice(("parquet", "jsonl", "sql")), required=True, help="What to write."
+    "--format", "form", type=click.Choice(("parquet", "jsonl", "sql")), required=True, help="Output format."
 )
-@click.option("-o", "--output", metavar="PATH", help="A file, or a folder to make one in; stdout by default.")
+@click.option("-o", "--output", metavar="PATH", help="Output file, or a new folder; default: stdout.")
 @click.option("--force", is_flag=True, help="Overwrite the file.")
 @selection_options
 @click.option(
-    "--with-repeats", is_flag=True, help="Also what was recorded before, and again after a restart."
+    "--with-repeats", is_flag=True, help="Include changes that were recorded again after a restart."
 )
-@click.option("--create", is_flag=True, help="CREATE TABLE as well, in SQL.")
+@click.option("--create", is_flag=True, help="With SQL, also write CREATE TABLE.")
 def export(
     recording: Path,
     form: "Format",
@@ -64,15 +64,16 @@ def export(
 def check_options(form: "Format", output: str | None, *, with_repeats: bool, create: bool) -> None:
     """Raise UsageError for options that exclude each other."""
     if output == "":
-        raise UsageError("-o names no file", "name it, or leave -o out to write to stdout")
+        raise UsageError("-o has an empty value", "give a file, or omit -o to write to stdout")
     if form == "parquet" and output is None:
-        raise UsageError("Parquet is written to a file", "name it: -o changes.parquet")
+        raise UsageError("Parquet can't be written to stdout", "give a file: -o changes.parquet")
     if form == "sql" and with_repeats:
         raise UsageError(
-            "SQL with repeats would change rows twice", "leave out --with-repeats, or use another format"
+            "SQL with repeated changes would apply them twice",
+            "omit --with-repeats, or choose a different format",
         )
     if create and form != "sql":
-        raise UsageError(f"--create is for SQL, and the format is {form}", "use --format sql")
+        raise UsageError(f"--create requires --format sql, and the format is {form}", "use --format sql")
 
 
 def run_export(
@@ -110,7 +111,7 @@ def nothing(view: "RecordingView", chosen: "ChangeSelection", given: dict[str, A
     """Return the note for an export without any change."""
     options = [f"--{name.replace('_', '-')}" for name, value in given.items() if value is not None]
     if not view.length:
-        return "the recording holds no change"
+        return "the recording contains no changes"
     if not options:
         return "no change was written: all of them are repeats"
     if given["table"] is not None and not any(map(chosen.takes_table, view.counts(view.length))):

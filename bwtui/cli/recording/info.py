@@ -28,9 +28,9 @@ _RARE = "backfill_rows"
 
 @click.command(epilog=_EPILOG)
 @click.argument("recording", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="One object.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def info(recording: Path, as_json: bool) -> None:
-    """Tell what RECORDING holds: where it comes from, ranges, tables, sessions, gaps, size."""
+    """Show the content of RECORDING: source, ranges, tables, sessions, gaps and size."""
     from bwtui.recording.info import info as look
 
     summary = look(recording)
@@ -79,7 +79,7 @@ def _transactions(summary: "RecordingInfo") -> str:
 def _part(summary: "RecordingInfo") -> str:
     if not summary.open_lsn or summary.state == "being written":
         return ""
-    return f"; of the transaction at {format_lsn(summary.open_lsn)} only the beginning is recorded"
+    return f"; only the beginning of the transaction at {format_lsn(summary.open_lsn)} is recorded"
 
 
 def _notice(one: "Notice") -> str:

@@ -17,19 +17,21 @@ Examples:
   bwtui recording recover recordings/shop --force
 
 \b
-A relay that goes on with a recording does the same by itself. Only what a crash has
-torn is cut off: it was never on the disk for sure, so it was never confirmed either,
-and comes again. Damage in what was on the disk is left alone (exit code 6), and a
-finished segment is never touched; --force cuts off an unfinished one there. It also
-takes a segment for empty that is missing behind the last one.
-Then all of the recording is checked, as 'bwtui recording check' does.
+A relay that continues a recording recovers it automatically. Recovery cuts off only
+what a crash has torn: it had not reached the disk, so it was not confirmed either, and
+is recorded again. Damage in data that had reached the disk is left alone (exit code 6);
+--force cuts an unfinished segment there, but never a finished one, and treats a missing
+segment after the last one as empty. Finally, the whole recording is checked as by
+'bwtui recording check'.
 """
 
 
 @click.command(epilog=_EPILOG)
 @click.argument("recording", type=click.Path(path_type=Path))
-@click.option("--force", is_flag=True, help="Cut at damage too, and lose what was recorded behind it.")
-@click.option("--json", "as_json", is_flag=True, help="A list of what became of each unfinished segment.")
+@click.option("--force", is_flag=True, help="Also cut at damage, and lose everything recorded after it.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print a JSON list with the result for each unfinished segment."
+)
 def recover(recording: Path, force: bool, as_json: bool) -> None:
     """Cut off the torn end of RECORDING, and finish its last segment."""
     from bwtui.cli.recording.check import damage_lines, error_of

@@ -17,7 +17,7 @@ Examples:
   duckdb -c "select op, count(*) from 'recordings/shop/sealed/changes/**/*.parquet' group by op"
 
 \b
-Sealing again adds what was recorded since. A run that was interrupted is gone on with.
+Sealing again adds later changes. A new run continues an interrupted one.
 docs/recording-format.md describes the files. Exit code 6: the recording is damaged or unfinished.
 """
 
@@ -29,11 +29,11 @@ docs/recording-format.md describes the files. Exit code 6: the recording is dama
     metavar="MASTER",
     default="local[*]",
     show_default=True,
-    help="Spark's master; on a cluster the recording must lie on a file system that all workers see.",
+    help="Spark master; on a cluster, all workers must have access to the recording.",
 )
-@click.option("--json", "as_json", is_flag=True, help="The result as a JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as a JSON object.")
 def seal(recording: Path, spark_master: str, as_json: bool) -> None:
-    """Turn RECORDING's journal into Parquet files with a manifest; the journal stays as it is."""
+    """Convert RECORDING's journal to Parquet files with a manifest; the journal is not changed."""
     from bwtui.seal.sealing import seal as run
     from bwtui.spark.session import check_master, spark_session
 
@@ -54,15 +54,15 @@ def line(outcome: "SealOutcome") -> str:
     """Return the result of a run as text."""
     manifest = outcome.manifest
     files = f"{len(manifest.files):,} files, {manifest.bytes:,} bytes"
-    left = f"; {outcome.left} at the end left for later: being written" if outcome.left else ""
+    left = f"; {outcome.left} at the end skipped: still being written" if outcome.left else ""
     if outcome.was_sealed:
-        files += ", whose checksums are right"
+        files += ", all checksums match"
         return f"nothing to do: {manifest.changes:,} changes are sealed, {files}{left}"
     resumed = f", {outcome.resumed:,} of an earlier run" if outcome.resumed else ""
     rate = f" ({outcome.changes / outcome.seconds:,.0f} changes/s)" if outcome.changes else ""
     return (
-        f"sealed {outcome.changes:,} changes of {outcome.segments:,} segments{resumed} "
-        f"in {outcome.seconds:.1f} s{rate}; {manifest.changes:,} changes are sealed, {files}{left}"
+        f"sealed {outcome.changes:,} changes of {outcome.segments:,} segments{resumed} in "
+        f"{outcome.seconds:.1f} s{rate}; {manifest.changes:,} changes are sealed, {files}{left}"
     )
 
 

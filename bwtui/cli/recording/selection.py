@@ -18,14 +18,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
 _OPTIONS = (
-    click.option("--where", metavar="QUERY", help="Only changes that the query finds; see docs/query.md."),
-    click.option("--table", metavar="REGEX", help="Only tables whose schema.table this matches wholly."),
-    click.option("--from-lsn", metavar="LSN", help="Only transactions that commit there or later."),
-    click.option("--to-lsn", metavar="LSN", help="Only transactions that commit there or before."),
+    click.option("--where", metavar="QUERY", help="Only changes that match the query; see docs/query.md."),
+    click.option("--table", metavar="REGEX", help="Only tables whose full schema.table matches REGEX."),
+    click.option("--from-lsn", metavar="LSN", help="Only transactions that commit at or after LSN."),
+    click.option("--to-lsn", metavar="LSN", help="Only transactions that commit at or before LSN."),
     click.option(
-        "--from-time", metavar="TIME", help="Only what was committed then or later: 2026-01-31T10:00, -5m."
+        "--from-time", metavar="TIME", help="Only changes committed at or after TIME: 2026-01-31T10:00, -5m."
     ),
-    click.option("--to-time", metavar="TIME", help="Only what was committed then or before."),
+    click.option("--to-time", metavar="TIME", help="Only changes committed at or before TIME."),
 )
 
 
@@ -56,7 +56,7 @@ def selection(end: int, given: dict[str, Any], *, with_repeats: bool = False) ->
         ("time", chosen.from_time, chosen.to_time),
     ):
         if first is not None and last is not None and first > last:
-            raise UsageError(f"--from-{what} is behind --to-{what}", "exchange the two")
+            raise UsageError(f"--from-{what} is later than --to-{what}", "swap the two values")
     return chosen
 
 
@@ -69,7 +69,7 @@ def _read(option: str, convert: Callable[[str], T], text: str | None) -> T | Non
     except re.error as error:
         raise UsageError(
             f"{option}: {text!r} is not a regular expression: {error}",
-            "it is matched with the whole schema.table",
+            "the expression is matched against the full schema.table",
         ) from error
 
 
