@@ -1,4 +1,4 @@
-"""When the relay gives up comparing what is not proven, and when it begins again."""
+"""When the relay stops comparing unproven tables, and when it starts again."""
 
 import sys
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""What services are asked before there is a stream."""
+"""Calls to services before the stream begins."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Services that are away, and what the report says of them afterwards."""
+"""Unavailable services, and the errors that the relay reports for them."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What Kafka has and a new primary lacks is named, and with --heal sent again, whenever a relay is killed."""
+"""Keys that Kafka has and a promoted standby lacks are listed, and re-sent with --heal, despite kills."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""The slot's memory: which states of the slot are resumed, and which are a gap that is refused."""
+"""The slot checkpoint: which states of the slot are resumed, and which are refused as a gap."""
 
 import json
 import os
