@@ -151,7 +151,7 @@ class HeldRelay:
             policy=policy,
             toast=toast,
             samples=Samples(),
-            memory=self.memory,
+            checkpoint=self.memory,
             stop_requested=self._stop.is_set,
             session=bytes(8),
         )

@@ -140,7 +140,7 @@ class ScriptedRelay:
             policy=RowPolicy(self.settings, self.report, DeadLetterWriter(folder), self.sink),
             toast=ToastFiller(self.settings, self.patience, lambda seconds: None),
             samples=Samples(),
-            memory=SlotCheckpointStore(folder, "1", "test", "test"),
+            checkpoint=SlotCheckpointStore(folder, "1", "test", "test"),
             stop_requested=lambda: not self.frames,
             session=bytes(8),
             recorder=self.recorder,

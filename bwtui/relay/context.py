@@ -39,15 +39,15 @@ class RelayContext:
     policy: RowPolicy
     toast: ToastFiller
     samples: Samples
-    memory: SlotCheckpointStore
+    checkpoint: SlotCheckpointStore
     stop_requested: Callable[[], bool]
     #: Identifies this run in the headers of its messages.
     session: bytes
     recorder: Recorder | None = None
     #: Set with --exactly-once.
-    exactly: PositionStore | None = None
+    position_store: PositionStore | None = None
     #: Finds the keys in Kafka that a promoted standby lacks.
-    naming: OrphanedKeys | None = None
+    orphaned_keys: OrphanedKeys | None = None
     #: Set without --exactly-once: finds records that a killed relay or worker had sent.
     late: LateRecords | None = None
     #: Set while the relay streams.

@@ -55,7 +55,7 @@ from bwtui.relay.samples import Samples
 from bwtui.relay.service_retry import ServiceRetry
 from bwtui.relay.session import StreamSession
 from bwtui.relay.session_loop import SessionLoop
-from bwtui.relay.slot_checkpoint import SlotCheckpointStore, newest_memory
+from bwtui.relay.slot_checkpoint import SlotCheckpointStore, newest_checkpoint
 from bwtui.relay.snapshot.initial_setup import InitialSetup
 from bwtui.relay.snapshot.interruptible import interruptible
 from bwtui.relay.snapshot.snapshot_copier import SnapshotCopier
@@ -130,7 +130,9 @@ class RelayEngine:
         self._healing = Healing(settings, self._report, folder, self._is_stop_requested)
         self._picture.heal = self._healing.status
         registry, submit = self._destination.registry, self._backfills.submit
-        self._naming = OrphanedKeys(settings, self._report, folder, submit, registry, self._healing.compare)
+        self._orphaned_keys = OrphanedKeys(
+            settings, self._report, folder, submit, registry, self._healing.compare
+        )
         self._phase: SnapshotCopier | StreamSession | None = None
         self._new_tables = NewTables(settings, self._report)
         self._backfill: Backfill | None = None
@@ -238,7 +240,7 @@ class RelayEngine:
             self._lag.stop()
             with contextlib.suppress(BwtuiError):
                 self._note_files()
-            self._naming.close()
+            self._orphaned_keys.close()
             self._picture.recent.stop()
             self._looks.close()
             self._resources.close()
@@ -331,7 +333,7 @@ class RelayEngine:
                 publications = beginning_of.run(connection, findings)
                 context.sink.discard(in_order=True)
             else:
-                if (note := context.memory.check(findings.slot)) is not None:
+                if (note := context.checkpoint.check(findings.slot)) is not None:
                     _log.warning("%s", note, extra=event("slot_differs"))
                     report.error("notice", RefusedError(note, _UNKNOWN_SLOT))
                 # Not the LSN of the slot checkpoint, which may be ahead: see `SessionLoop.run`.
@@ -380,7 +382,7 @@ class RelayEngine:
         assert self._ends is not None
         # Before anything is sent.
         self._answers.ask("topics", partial(self._ends.check, lambda: check_stop(self._is_stop_requested)))
-        is_unknown = ledger.is_empty and context.memory.was_empty
+        is_unknown = ledger.is_empty and context.checkpoint.was_empty
         # A session that ends here does not end the relay: the next check compares with the same facts.
         with contextlib.suppress(psycopg2.Error), interruptible(connection, self._is_stop_requested):
             ledger.look(connection, publications, at_once=True)
@@ -390,8 +392,8 @@ class RelayEngine:
             ledger.distrust("is no longer proven: the coverage ledger of its slot was removed")
         else:
             ledger.check_files()
-            if context.memory.last is None:
-                ledger.mark_all(f"may lack changes: the slot checkpoint {context.memory.path} is missing")
+            if context.checkpoint.last is None:
+                ledger.mark_all(f"may lack changes: the slot checkpoint {context.checkpoint.path} is missing")
 
     def _follow(
         self, context: RelayContext, publications: tuple[str, ...], target: int | None, first: ChunkSnapshot
@@ -462,7 +464,7 @@ class RelayEngine:
         has_joined = joined is not None and not joined.has_checked(self._began)
         # A heal that gave up stays due, and no table is compared while a heal is due.
         is_comparing = self._ledger is not None and self._ledger.is_comparing and not self._healing.ended
-        is_at_work = is_comparing or self._healing.is_at_work or self._naming.is_at_work
+        is_at_work = is_comparing or self._healing.is_at_work or self._orphaned_keys.is_at_work
         is_at_work = is_at_work or (self._late is not None and self._late.is_due)
         return has_joined or is_at_work or not self._has_looked
 
@@ -510,8 +512,8 @@ class RelayEngine:
         settings, report, destination = self._settings, self._report, self._destination
         folder = state_folder(settings.relay_name)
         session = secrets.token_bytes(8)
-        exactly = startup.exactly_of(settings, destination.sink, session)
-        kind = WholeTransactionPolicy if exactly is not None else RowPolicy
+        position_store = startup.exactly_of(settings, destination.sink, session)
+        kind = WholeTransactionPolicy if position_store is not None else RowPolicy
         policy = kind(settings, report, DeadLetterWriter(folder), destination.sink)
         catalog = CatalogCache(folder / "catalog.json", findings.system_identifier, findings.database)
         patience = self._patience
@@ -519,15 +521,15 @@ class RelayEngine:
         router = Router(
             settings, *ends, report, patience, catalog, partial(self._take_topics, topics), self._ledger
         )
-        memory = SlotCheckpointStore(folder, *identity, without_kafka=settings.record_only)
-        self._note_ledger(memory)
-        if exactly is not None:
+        checkpoint = SlotCheckpointStore(folder, *identity, without_kafka=settings.record_only)
+        self._note_ledger(checkpoint)
+        if position_store is not None:
             startup.wait_for_maker(connection, findings, self._waiting)
-            self._answers.ask("topics", partial(exactly.recall, identity, findings.slot, memory))
+            self._answers.ask("topics", partial(position_store.recall, identity, findings.slot, checkpoint))
         if findings.slot is None:
-            memory.check(None)
+            checkpoint.check(None)
         elif not self._healing.is_due and (
-            note := memory.check_kafka(newest_memory(*identity), accept=settings.skip_snapshot)
+            note := checkpoint.check_kafka(newest_checkpoint(*identity), accept=settings.skip_snapshot)
         ):
             report.error("notice", RefusedError(note, _RECORDED))
         apart = dict.fromkeys(settings.side_topics.values(), False)
@@ -550,33 +552,33 @@ class RelayEngine:
             policy,
             toast,
             self._samples,
-            memory,
+            checkpoint,
             self._is_stop_requested,
             session,
             self._picture.recorder,
-            exactly,
-            self._naming,
-            self._late_records(findings, memory, session) if exactly is None else None,
+            position_store,
+            self._orphaned_keys,
+            self._late_records(findings, checkpoint, session) if position_store is None else None,
             coverage=self._ledger or Coverage(),
         )
 
-    def _note_ledger(self, memory: SlotCheckpointStore) -> None:
+    def _note_ledger(self, checkpoint: SlotCheckpointStore) -> None:
         """Record in the slot checkpoint that a ledger is kept, and check whether one was removed."""
         if self._ledger is not None:
-            self._is_ledger_removed = self._ledger.is_missing and memory.has_ledger
-            memory.has_ledger = True
+            self._is_ledger_removed = self._ledger.is_missing and checkpoint.has_ledger
+            checkpoint.has_ledger = True
 
     def _late_records(
-        self, findings: PreflightState, memory: SlotCheckpointStore, session: bytes
+        self, findings: PreflightState, checkpoint: SlotCheckpointStore, session: bytes
     ) -> LateRecords:
-        path = memory.path.with_name(f"unsettled-{self._settings.slot}")
-        send_again = self._naming.send_again
+        path = checkpoint.path.with_name(f"unsettled-{self._settings.slot}")
+        send_again = self._orphaned_keys.send_again
         assert self._ends is not None
         coverage = self._ledger or Coverage()
         self._late = late = LateRecords(
             self._destination, self._report, session, send_again, path, coverage, self._ends
         )
-        if findings.slot is not None and memory.last is None:
+        if findings.slot is not None and checkpoint.last is None:
             # A relay on another host may have been killed.
             late.expect()
         return late

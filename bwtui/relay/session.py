@@ -186,7 +186,7 @@ class StreamSession:
         self._open.close()
         # The next server may lack changes that were sent and never confirmed.
         with self._context.report.account.during("state"):
-            self._context.memory.remember_sent(self._batch.sent_lsn)
+            self._context.checkpoint.remember_sent(self._batch.sent_lsn)
 
     # -- one turn of the loop ------------------------------------------------------------------------------
 
@@ -331,7 +331,7 @@ class StreamSession:
         if lsn > self._confirmed:
             changed, sent = bool(self.begun_lsn), self._batch.sent_lsn
             with self._context.report.account.during("state"):
-                self._context.memory.remember(lsn, changed=changed, sent_lsn=sent)
+                self._context.checkpoint.remember(lsn, changed=changed, sent_lsn=sent)
             self._confirmed = lsn
             self._confirmed_at = now
         self._status_sent_at = now

@@ -66,7 +66,7 @@ class SessionLoop:
         self._has_streamed = False
         #: The LSN up to which the next session sends one batch at a time.
         self._careful_until = 0
-        self._published = PublicationCheck(self._settings.publication_name, self._report, context.memory)
+        self._published = PublicationCheck(self._settings.publication_name, self._report, context.checkpoint)
 
     def run(self, publications: tuple[str, ...], target: int | None) -> None:
         """Stream, and start a new session after every failure that passes on its own.
@@ -111,9 +111,9 @@ class SessionLoop:
                 self._report.recovered("PostgreSQL")
                 self._report.sessions += 1
                 acks = Acknowledgements(confirmed, context.recorder, self._report.acknowledged)
-                if context.exactly is not None:
+                if context.position_store is not None:
                     # The recording begins once the position in Kafka is determined.
-                    context.exactly.start_lsn = confirmed
+                    context.position_store.start_lsn = confirmed
                 elif context.recorder is not None:
                     context.recorder.begin_pass("stream", confirmed)
                 streaming = StreamSession(context, stream, acks, target, self._backfill)
@@ -123,8 +123,8 @@ class SessionLoop:
                 context.toast.begin_session()
                 self._enter(streaming)
                 self._report.detail = ""
-                if context.naming is not None:
-                    context.naming.begin()
+                if context.orphaned_keys is not None:
+                    context.orphaned_keys.begin()
                 streaming.run()
                 return
             except RestartFromConfirmed as redrive:
@@ -138,7 +138,7 @@ class SessionLoop:
                     self._careful_until = self._session.careful_until
                     self.call_back(error)
                     # Another server may answer next, and its slot does not have this position.
-                    context.memory.remember(acks.advance(), changed=bool(self._session.begun_lsn))
+                    context.checkpoint.remember(acks.advance(), changed=bool(self._session.begun_lsn))
                 self._report.detail = f"waiting for PostgreSQL: {error.message}"
                 self._report.account.turn_to("connect")
                 self._context.wait(_RECONNECT_SECONDS)
@@ -164,15 +164,15 @@ class SessionLoop:
         answer = calls.make(partial(self._ask, publications))
         try:
             # A missing slot on a server of another cluster says nothing about this relay's slot.
-            self._context.memory.check_cluster(answer.server)
-            refuse_former(self._settings, self._context.memory, answer.server.timeline)
+            self._context.checkpoint.check_cluster(answer.server)
+            refuse_former(self._settings, self._context.checkpoint, answer.server.timeline)
             # Another consumer may have moved the slot while the connection was down.
-            self._context.memory.check(answer.slot)
+            self._context.checkpoint.check(answer.slot)
             assert answer.slot is not None
             check_readable(answer.slot, answer.connection.server_version)
-            start_lsn = self._context.memory.start_lsn(answer.server, answer.slot)
+            start_lsn = self._context.checkpoint.start_lsn(answer.server, answer.slot)
             make_failover = self._context.failover_slot.is_wanted(
-                self._settings, self._context.memory, answer.server, answer.slot
+                self._settings, self._context.checkpoint, answer.server, answer.slot
             )
             self._check_history(answer.server, answer.slot)
             self._published.take(publications, answer.published)
@@ -234,14 +234,14 @@ class SessionLoop:
     def _check_history(self, server: ServerIdentity, state: SlotState) -> None:
         """Continue with ``server`` if it has everything that was sent; see `SlotCheckpointStore.common_end`."""
         context = self._context
-        if context.exactly is not None:
-            context.exactly.server = server
+        if context.position_store is not None:
+            context.position_store.server = server
         # A synchronized slot lies before the fork: everything that this server has beyond the fork is read
         # from it. But a position in Kafka that lies after the fork would cause those changes to be skipped.
-        is_promoted = bool(state.synced) and context.memory.is_promoted(server)
+        is_promoted = bool(state.synced) and context.checkpoint.is_promoted(server)
         accept = self._settings.accept_divergence or is_promoted
         accept = accept and not self._settings.exactly_once
-        common_end = context.memory.common_end(server, accept=accept)
+        common_end = context.checkpoint.common_end(server, accept=accept)
         if common_end < ENDLESS:
             self._note_lacking(server, common_end)
             if context.recorder is not None:
@@ -252,7 +252,7 @@ class SessionLoop:
             # Later LSNs may never arrive here, and careful mode that lasted until then would not end.
             self._report.received_lsn = min(self._report.received_lsn, common_end)
             self._careful_until = min(self._careful_until, common_end)
-        note = context.memory.take_over(server, state, common_end)
+        note = context.checkpoint.take_over(server, state, common_end)
         if note is not None:
             _log.warning("%s", note, extra=event("slot_differs"))
             hint = "topics keep rows that the server lacks; 'bwtui verify --database' shows them"
@@ -260,7 +260,7 @@ class SessionLoop:
 
     def _note_lacking(self, server: ServerIdentity, common_end: int) -> None:
         """Record the changes that topics have and ``server`` lacks, before anything is read from it."""
-        last, naming = self._context.memory.last, self._context.naming
+        last, naming = self._context.checkpoint.last, self._context.orphaned_keys
         if last is None or last.sent() <= common_end:
             return
         self._context.coverage.mark_all(
@@ -326,7 +326,7 @@ class SessionLoop:
         report, context, sink = self._report, self._context, self._context.sink
         # With --exactly-once a commit waits for the recording's disk, and would wait forever for a disk
         # failure that nothing checks for.
-        recorder = context.recorder if context.exactly is not None else None
+        recorder = context.recorder if context.position_store is not None else None
         with report.account.during("settling"):
             while not sink.flush(0.2):
                 if recorder is not None:

@@ -420,13 +420,13 @@ class SlotCheckpointStore:
             )
 
 
-def newest_memory(system_identifier: str, database: str, slot: str) -> SlotCheckpoint | None:
+def newest_checkpoint(system_identifier: str, database: str, slot: str) -> SlotCheckpoint | None:
     """Return the checkpoint of the relay that confirmed the slot last."""
-    checkpoints = memories(system_identifier, database, slot).values()
+    checkpoints = slot_checkpoints(system_identifier, database, slot).values()
     return max(checkpoints, key=lambda last: last.confirmed_lsn, default=None)
 
 
-def memories(system_identifier: str, database: str, slot: str) -> dict[str, SlotCheckpoint]:
+def slot_checkpoints(system_identifier: str, database: str, slot: str) -> dict[str, SlotCheckpoint]:
     """Return each local relay's checkpoint of the slot, by relay name; skip unreadable files."""
     checkpoints: dict[str, SlotCheckpoint] = {}
     for name in relay_names():

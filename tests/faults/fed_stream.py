@@ -156,7 +156,7 @@ class Fed:
             policy=RowPolicy(chosen, self.report, self.letters, sink),
             toast=cast(Any, toast),
             samples=Samples(),
-            memory=SlotCheckpointStore(folder, "1", "test", "fed"),
+            checkpoint=SlotCheckpointStore(folder, "1", "test", "fed"),
             stop_requested=lambda: self.is_stopped,
             session=bytes(8),
         )

@@ -36,7 +36,7 @@ def test_the_last_record_of_each_key_counts(
 
     destination = SimpleNamespace(readback=SimpleNamespace(keys=keys))
     context: Any = SimpleNamespace(
-        destination=destination, report=RunState(), recorder=None, naming=None, late=None
+        destination=destination, report=RunState(), recorder=None, orphaned_keys=None, late=None
     )
     earlier, late = (
         {key for key, is_left in last.items() if is_left}

@@ -100,7 +100,12 @@ class Turns:
         self.first.ask(tables)
         self.first.begin(0x10)
         self.first.note_slot_created()
-        said = {"settings": settings, "report": self.report, "streamed": SentTransactions(), "exactly": None}
+        said = {
+            "settings": settings,
+            "report": self.report,
+            "streamed": SentTransactions(),
+            "position_store": None,
+        }
         said["coverage"] = self.coverage
         server = SimpleNamespace(server=StreamServer(""))
         context = SimpleNamespace(**said, patience=server, policy=SimpleNamespace(shut=None))

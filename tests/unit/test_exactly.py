@@ -48,7 +48,7 @@ def begin(known: PositionStore, position: Position) -> None:
     once._sink, once._policy = SimpleNamespace(refused=[]), SimpleNamespace(is_sought=False)
     # What this process sent, long ago, says nothing of what Kafka has.
     memory = SimpleNamespace(last=SimpleNamespace(sent=lambda: 0x100), remember_sent=lambda lsn: None)
-    once._context, once._exactly = SimpleNamespace(memory=memory, recorder=None), known
+    once._context, once._exactly = SimpleNamespace(checkpoint=memory, recorder=None), known
     once._inner = SimpleNamespace(begin_session=lambda stream: None)
     once._begin = lambda *, is_careful, is_new_pass: position
     handlers = dict.fromkeys(map(ord, "BCIUDTYOM"), lambda data: None)
@@ -423,7 +423,7 @@ def test_a_disk_that_fails_ends_the_waiting_for_what_is_in_flight() -> None:
     report, session = RunState(), cast(Any, object.__new__(SessionLoop))
     session._report = SimpleNamespace(account=report.account, take_deliveries=lambda sink: None)
     session._context = SimpleNamespace(
-        sink=sink, recorder=recorder, exactly=exactly(), stop_requested=is_enough
+        sink=sink, recorder=recorder, position_store=exactly(), stop_requested=is_enough
     )
     with pytest.raises(StateFailed):
         session._drain()

@@ -75,15 +75,15 @@ class World:
     def context(self, recorder: object = None, report: RunState | None = None) -> RelayContext:
         calls = BlockingCalls(lambda _: None)
         context = SimpleNamespace(
-            memory=self.memory,
+            checkpoint=self.memory,
             settings=self.settings,
             report=report or RunState(),
             patience=SimpleNamespace(calls=calls),
             policy=SimpleNamespace(forget=lambda: None),
             recorder=recorder,
-            naming=None,
+            orphaned_keys=None,
             coverage=Coverage(),
-            exactly=None,
+            position_store=None,
             wait=self.wait,
         )
         return cast(RelayContext, context)
@@ -385,7 +385,7 @@ def ending_engine(order: list[str]) -> RelayEngine:
     engine._looks, engine._destination, engine._patience = (part(name, "close") for name in "abc")
     engine._healing = part("comparison", "interrupt", "close")
     engine._healing.ended = None
-    engine._naming = part("naming", "close")
+    engine._orphaned_keys = part("naming", "close")
     engine._late = None
     engine._topics = engine._proving = engine._ends = engine._ledger = None
     engine._resources = ExitStack()

@@ -101,8 +101,8 @@ def opened(
     monkeypatch.setattr(one, "_ask", lambda *_: start)
     monkeypatch.setattr(session_loop, "check_readable", lambda *given: None)
     monkeypatch.setattr(session_loop, "ReplicationStream", lambda connection, *given, **more: connection)
-    monkeypatch.setattr(relay.context.memory, "check", lambda slot: None)
-    monkeypatch.setattr(relay.context.memory, "start_lsn", lambda server, slot: 0)
+    monkeypatch.setattr(relay.context.checkpoint, "check", lambda slot: None)
+    monkeypatch.setattr(relay.context.checkpoint, "start_lsn", lambda server, slot: 0)
     monkeypatch.setattr(SessionLoop, "_check_history", lambda *given: None)
     monkeypatch.setattr(one, "_published", SimpleNamespace(take=lambda *given: None))
     return relay, one, session
@@ -131,7 +131,7 @@ def test_a_server_with_a_shorter_history_gives_up_what_waited_beyond_it(tmp_path
         memory = SimpleNamespace(
             common_end=lambda *given, end=end, **more: end, take_over=lambda *given: None, last=None
         )
-        relay.context.memory = memory  # type: ignore[assignment]
+        relay.context.checkpoint = memory  # type: ignore[assignment]
         follower(relay)._check_history(server, slot)
         log.tick(time.monotonic())
         assert [one.xid for one in log.look(0, 2).transactions if one.is_given_up] == given_up
@@ -247,7 +247,7 @@ def test_a_slot_that_was_there_is_left_as_it_is_unless_that_is_asked_for(
     made: list[str] = []
     relay, one, _ = opened(tmp_path, monkeypatch, failover=False)
     one._settings = replace(one._settings, postgres=f"host={hosts} dbname=shop", failover=failover)
-    memory = relay.context.memory
+    memory = relay.context.checkpoint
     memory.remember(1_000)
     if not is_new:
         known: Any = SimpleNamespace(timeline=1, forks=(), in_recovery=False)
@@ -268,7 +268,7 @@ def test_a_new_slot_whose_first_session_breaks_is_made_one_by_the_next(
 ) -> None:
     made: list[str] = []
     relay, one, _ = opened(tmp_path, monkeypatch, failover=False)
-    memory = relay.context.memory
+    memory = relay.context.checkpoint
     memory.remember(1_000)
     answers: list[Any] = [ServerError("the session ended", "57P01", ""), [("",)]]
 

@@ -209,7 +209,7 @@ def test_a_state_folder_that_hangs_is_no_idle_relay(
     watched = watch(fed.report)
     session, _ = streaming(fed, Turns([relation(), *transaction(100, insert(1, "a"))]))
 
-    monkeypatch.setattr(fed._context.memory, "remember", lambda *_, **__: watched.wait(8))
+    monkeypatch.setattr(fed._context.checkpoint, "remember", lambda *_, **__: watched.wait(8))
     session._step()
     session._step()
     assert watched.blamed == ["disk"]
@@ -287,7 +287,7 @@ def test_reading_a_topic_back_is_no_stall_while_records_come(
 
     monkeypatch.setattr(sink, "keys", keys)
     context = SimpleNamespace(
-        destination=sink.destination, report=report, recorder=None, naming=None, late=None
+        destination=sink.destination, report=report, recorder=None, orphaned_keys=None, late=None
     )
     leftovers = Leftovers(cast(Any, context), lambda seconds: None, lambda topic: {0: 1})
     route = SimpleNamespace(topic="t", relation=SimpleNamespace(qualified_name="public.t"))
@@ -327,7 +327,7 @@ def test_locks_are_waited_for_only_while_tables_are_locked(
 
         return call
 
-    for name in ("chosen_tables", "lock_tables", "known_tables", "check_unchanged", "load_tables"):
+    for name in ("chosen_tables", "lock_tables", "tables_at_export", "check_unchanged", "load_tables"):
         monkeypatch.setattr(initial_setup, name, note(name))
     monkeypatch.setattr(publication, "published_tables", note("published"))
     begin = InitialSetup.__new__(InitialSetup)

@@ -10,7 +10,7 @@ from bwtui.encode.names import topic_name
 from bwtui.errors import BwtuiError, Indeterminate, RefusedError, UsageError
 from bwtui.kafka.config import client_config, producer_config
 from bwtui.relay.backfill.chunk_snapshot import unfinished
-from bwtui.relay.slot_checkpoint import memories, newest_memory
+from bwtui.relay.slot_checkpoint import newest_checkpoint, slot_checkpoints
 from bwtui.settings import RelaySettings
 from bwtui.sink.dead_letter_file import DeadLetter
 from bwtui.sink.present_topics import TopicInspector
@@ -31,7 +31,7 @@ def source_of(settings: RelaySettings) -> dict[str, str]:
     """
     with contextlib.closing(connect(settings.postgres)) as connection:
         identifier, database = server_and_database(connection)
-        last, timeline = newest_memory(identifier, database, settings.slot), primary_timeline(connection)
+        last, timeline = newest_checkpoint(identifier, database, settings.slot), primary_timeline(connection)
     if last is not None and timeline is not None and timeline < last.timeline:
         raise RefusedError(
             f"the server at {describe(settings.postgres)} is a former primary: it is on timeline "
@@ -71,7 +71,7 @@ def request_of(
 def slot_letters(source: Mapping[str, Any]) -> dict[str, list[DeadLetter]]:
     """Return the open dead letters of each local relay that has the slot; skip unreadable ones."""
     found = {}
-    for relay in memories(source["system_identifier"], source["database"], source["slot"]):
+    for relay in slot_checkpoints(source["system_identifier"], source["database"], source["slot"]):
         with contextlib.suppress(BwtuiError):
             found[relay] = open_letters(relay)
     return found

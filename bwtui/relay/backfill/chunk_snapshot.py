@@ -26,7 +26,7 @@ from bwtui.model.lsn import format_lsn, parse_lsn
 from bwtui.model.status import State
 from bwtui.relay.backfill.store import BackfillStore, BackfillTask
 from bwtui.relay.run_state import RunState
-from bwtui.relay.slot_checkpoint import memories
+from bwtui.relay.slot_checkpoint import slot_checkpoints
 from bwtui.settings import RelaySettings
 from bwtui.source.chunks.chunk_reader import KeyChanged, TableNotPublished, TableWithoutKey
 from bwtui.source.sql_hints import exclude_option
@@ -288,7 +288,7 @@ def unfinished(identity: Identity, relay: str) -> Mapping[str, Sequence[str]]:
     checkpoint of the slot is further: then the slot was recreated since.
     """
     by_relay: dict[str, list[str]] = {}
-    reached = {name: last.confirmed_lsn for name, last in memories(*identity).items()}
+    reached = {name: last.confirmed_lsn for name, last in slot_checkpoints(*identity).items()}
     for name in relay_names():
         with contextlib.suppress(BwtuiError):
             remembered = _read(chunk_snapshot_path(state_folder(name), identity))

@@ -41,7 +41,7 @@ class PositionStore:
         self._positions = PositionTopic(settings, client_config(settings))
         self._tables = repr((settings.tables, settings.exclude_tables, settings.allow_unkeyed))
         self._identity = ("", "", "")
-        self._memory: SlotCheckpointStore | None = None
+        self._checkpoint: SlotCheckpointStore | None = None
         self._transactional_id = ""
         self.position = Position("", "", "")
         #: The slot's confirmed LSN when the session began.
@@ -54,14 +54,14 @@ class PositionStore:
         sink.is_fenced = self._fenced
 
     def recall(
-        self, identity: tuple[str, str, str], slot: SlotState | None, memory: SlotCheckpointStore
+        self, identity: tuple[str, str, str], slot: SlotState | None, checkpoint: SlotCheckpointStore
     ) -> None:
         """Read the position from Kafka, and update the slot checkpoint from it.
 
         Raises RefusedError, ConnectionFailed, and SlotLost if Kafka has lost the position.
         """
-        self.position, self._identity, self._memory = Position(*identity), identity, memory
-        memory.in_transactions = True
+        self.position, self._identity, self._checkpoint = Position(*identity), identity, checkpoint
+        checkpoint.in_transactions = True
         # A copy of the database may be relayed to the same Kafka with a different prefix. A prefix has no
         # slash.
         system, database, name = identity
@@ -70,13 +70,13 @@ class PositionStore:
         self._positions.prepare()
         last = self._recalled(slot)
         if last is None:
-            if slot is not None and memory.last is not None and memory.last.written_by:
+            if slot is not None and checkpoint.last is not None and checkpoint.last.written_by:
                 raise self._lost()
             return
         self.position = last
-        is_there = slot is not None or memory.last is None or not memory.last.in_transaction
+        is_there = slot is not None or checkpoint.last is None or not checkpoint.last.in_transaction
         if last.phase == "stream" and is_there:
-            memory.recall(last, slot)
+            checkpoint.recall(last, slot)
 
     def _recalled(self, slot: SlotState | None) -> Position | None:
         """Return the position in Kafka, once no commit of a killed relay is in progress."""
@@ -96,9 +96,9 @@ class PositionStore:
 
     def _last(self) -> Position | None:
         """Return the position in Kafka, unless 'bwtui slots drop' discarded it on this host."""
-        assert self._memory is not None
+        assert self._checkpoint is not None
         last = self._positions.last(Position(*self._identity).key)
-        return None if last is None or is_forgotten(self._memory.path.parent, last) else last
+        return None if last is None or is_forgotten(self._checkpoint.path.parent, last) else last
 
     def is_torn(self, slot: SlotState | None) -> bool:
         """Return whether a snapshot that was never committed created the slot."""
@@ -129,8 +129,8 @@ class PositionStore:
             # that time.
             abandoned.set()
             raise
-        assert self._memory is not None
-        self._memory.wrote(self._session)
+        assert self._checkpoint is not None
+        self._checkpoint.wrote(self._session)
         return result
 
     def _begin(

@@ -22,7 +22,11 @@ def exactly_of(settings: RelaySettings, sink: Sink, session: bytes) -> PositionS
 
 def around(context: RelayContext, inner: StreamHook) -> StreamHook:
     """Return the stream hook for backfills, wrapped in Kafka transactions with --exactly-once."""
-    return inner if context.exactly is None else TransactionalStream(context, context.exactly, inner)
+    return (
+        inner
+        if context.position_store is None
+        else TransactionalStream(context, context.position_store, inner)
+    )
 
 
 def wait_for_maker(connection: Connection, findings: PreflightState, on_wait: Callable[[str], None]) -> None:
@@ -41,11 +45,11 @@ def begin(context: RelayContext, connection: Connection, findings: PreflightStat
     Such a slot exists if the relay was killed between creating it and the commit. No LSN of that slot was
     confirmed, and read_committed consumers see no row of that snapshot.
     """
-    exactly, slot, sink = context.exactly, findings.slot, context.sink
+    position_store, slot, sink = context.position_store, findings.slot, context.sink
     if context.recorder is not None and isinstance(sink, TransactionalSink):
         sink.promise = partial(context.recorder.promise, soon=True)
-    if exactly is None or slot is None or not exactly.is_torn(slot):
+    if position_store is None or slot is None or not position_store.is_torn(slot):
         return findings
     execute(connection, "select pg_drop_replication_slot(%s)", slot.name)
-    context.memory.forget()
+    context.checkpoint.forget()
     return dataclasses.replace(findings, slot=None)

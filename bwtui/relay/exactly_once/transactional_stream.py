@@ -79,7 +79,7 @@ class TransactionalStream:
         self._exactly.check_tables(position)
         self._exactly.check_history(position)
         # A different relay may have sent more changes since this one read the position.
-        self._context.memory.remember_sent(position.lsn + 1)
+        self._context.checkpoint.remember_sent(position.lsn + 1)
         # A chunk that was sent but not committed is sent again.
         self._exactly.position, self._exactly.chunks = position, dict(position.chunks)
         recorder = self._context.recorder

@@ -96,16 +96,16 @@ class Healing:
                 f"slot {settings.slot} was lost, and the comparison of topics with tables is not complete",
                 "let 'bwtui connect' complete the heal, or record with a separate slot",
             )
-        memory = SlotCheckpointStore(self._folder, *identity)
-        how = lost(connection, settings, memory)
+        checkpoint = SlotCheckpointStore(self._folder, *identity)
+        how = lost(connection, settings, checkpoint)
         if how is None and due is not None and self._is_under_way:
-            if memory.is_unread and memory.last is not None:
+            if checkpoint.is_unread and checkpoint.last is not None:
                 # An earlier run created the slot, and ended before the heal or the recording took note of it.
-                self._created_at = memory.last.confirmed_lsn
+                self._created_at = checkpoint.last.confirmed_lsn
             else:
                 how = SlotLost(due.reason, _HINT)
         if how is not None:
-            self._make(memory, how, BlockingCalls(lambda _: check_stop(self._stop_requested)))
+            self._make(checkpoint, how, BlockingCalls(lambda _: check_stop(self._stop_requested)))
 
     def again(self, context: RelayContext, error: SlotLost) -> tuple[str, ...]:
         """Recreate a slot that was lost while the relay ran, and return the publications to read.
@@ -118,7 +118,7 @@ class Healing:
         self.close()
         while True:
             try:
-                publications = self._make(context.memory, error, context.patience.calls)
+                publications = self._make(context.checkpoint, error, context.patience.calls)
                 break
             except ConnectionFailed as failure:
                 self._report.error("outage", failure, dependency="PostgreSQL")
@@ -206,7 +206,7 @@ class Healing:
         due = self.status()
         return due is not None and not due.lsn
 
-    def _make(self, memory: SlotCheckpointStore, how: SlotLost, calls: BlockingCalls) -> tuple[str, ...]:
+    def _make(self, checkpoint: SlotCheckpointStore, how: SlotLost, calls: BlockingCalls) -> tuple[str, ...]:
         """Recreate the slot, and return the publications to read; none if it is not lost after all.
 
         If the stream itself reported the loss, or a heal began, that is certain whatever the slot looks like
@@ -215,7 +215,7 @@ class Healing:
         assert self._due is not None
         is_certain = how.in_stream or self._is_under_way
         self._report.detail = f"recreating slot {self._settings.slot}: {how.message}"
-        loss = calls.make(partial(self._in_session, partial(self._reserve, memory, how)))
+        loss = calls.make(partial(self._in_session, partial(self._reserve, checkpoint, how)))
         if loss is None and not is_certain:
             self._release()
             return ()
@@ -223,19 +223,19 @@ class Healing:
         _log.warning("%s", self._report.detail, extra=event("heal_begun"))
         with self._report.account.during("slot"):
             lsn, publications = calls.make(partial(self._in_session, self._make_slot))
-        memory.renew(lsn, publications)
+        checkpoint.renew(lsn, publications)
         self._created_at = lsn
         note = f"{how.message}; the relay recreated it at {format_lsn(lsn)} and compares topics with tables"
         self._report.error("notice", RefusedError(note, _HINT))
         return publications
 
-    def _reserve(self, memory: SlotCheckpointStore, how: SlotLost) -> SlotLost | None:
+    def _reserve(self, checkpoint: SlotCheckpointStore, how: SlotLost) -> SlotLost | None:
         """Begin the session that alone may create the slot; return how the slot is lost on its server."""
         self._release()
         session = self._session = connect(self._settings.postgres)
         with interruptible(session, self._stop_requested):
             wait_while(lambda: obstacle_to_make(session, self._settings.slot), self._waiting)
-            return lost_here(session, self._settings, memory, how)
+            return lost_here(session, self._settings, checkpoint, how)
 
     def _make_slot(self) -> tuple[int, tuple[str, ...]]:
         """Create the slot, which waits for every open transaction."""

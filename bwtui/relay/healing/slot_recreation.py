@@ -19,11 +19,11 @@ OnWait = Callable[[str], None]
 _SERVER_SQL = "select pg_catalog.pg_postmaster_start_time()::text"
 
 
-def lost(connection: Connection, settings: RelaySettings, memory: SlotCheckpointStore) -> SlotLost | None:
+def lost(connection: Connection, settings: RelaySettings, checkpoint: SlotCheckpointStore) -> SlotLost | None:
     """Return how the slot is lost, if it is: missing, moved, without its WAL, or without its publication."""
     state = slot.slot_state(connection, settings.slot)
     try:
-        memory.check(state)
+        checkpoint.check(state)
         if state is not None and state.plugin == slot.PLUGIN:
             slot.check_readable(state, connection.server_version)
     except SlotLost as error:
@@ -44,7 +44,7 @@ def lost(connection: Connection, settings: RelaySettings, memory: SlotCheckpoint
 
 
 def lost_here(
-    connection: Connection, settings: RelaySettings, memory: SlotCheckpointStore, how: SlotLost
+    connection: Connection, settings: RelaySettings, checkpoint: SlotCheckpointStore, how: SlotLost
 ) -> SlotLost | None:
     """Return how the slot is lost on the server of ``connection``, where it would be dropped.
 
@@ -54,24 +54,24 @@ def lost_here(
     """
     server = _server(connection, settings)
     try:
-        memory.check_cluster(server)
+        checkpoint.check_cluster(server)
     except RefusedError as error:
         raise ConnectionFailed(
             error.message, "the relay does not create the slot there; point the address at the slot's server"
         ) from error
-    if server.in_recovery and not memory.on_standby:
+    if server.in_recovery and not checkpoint.on_standby:
         raise ConnectionFailed(
             "a standby answered, but the slot was not on a standby",
             "the relay recreates the slot once the primary answers; point the address at the primary",
         )
-    refuse_former(settings, memory, server.timeline)
+    refuse_former(settings, checkpoint, server.timeline)
     try:
-        memory.common_end(server, accept=settings.accept_divergence)
+        checkpoint.common_end(server, accept=settings.accept_divergence)
     except SlotLost as error:
         return error
     if slot.slot_state(connection, settings.slot) is None:
         return how
-    return lost(connection, settings, memory)
+    return lost(connection, settings, checkpoint)
 
 
 def _server(connection: Connection, settings: RelaySettings) -> ServerIdentity:

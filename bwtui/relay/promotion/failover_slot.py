@@ -31,11 +31,15 @@ class FailoverSlot:
         self._was_refused = False
 
     def is_wanted(
-        self, settings: RelaySettings, memory: SlotCheckpointStore, server: ServerIdentity, slot: SlotState
+        self,
+        settings: RelaySettings,
+        checkpoint: SlotCheckpointStore,
+        server: ServerIdentity,
+        slot: SlotState,
     ) -> bool:
         """Return whether to make ``slot`` a failover slot; call it before `SlotCheckpointStore.take_over`."""
         # If a session ends before it could convert a new slot, the next session still treats the slot as new.
-        self._is_new = self._is_new or memory.is_unread
+        self._is_new = self._is_new or checkpoint.is_unread
         if slot.failover is not False or server.in_recovery or self._was_refused:
             return False
         if settings.failover is not None:

@@ -17,9 +17,9 @@ from bwtui.state_folder import state_folder
 _AGAIN_SECONDS = 1.0
 
 
-def refuse_former(settings: RelaySettings, memory: SlotCheckpointStore, timeline: int) -> None:
+def refuse_former(settings: RelaySettings, checkpoint: SlotCheckpointStore, timeline: int) -> None:
     """Raise ConnectionFailed for a server from before a promotion, if several hosts are configured."""
-    last = memory.last
+    last = checkpoint.last
     if last is None or timeline >= last.timeline or settings.accept_divergence:
         return
     if names_several(settings.postgres):
@@ -56,5 +56,5 @@ def _check(settings: RelaySettings, connection: Connection) -> None:
     timeline = primary_timeline(connection) if names_several(settings.postgres) else None
     if timeline is not None:
         folder = state_folder(settings.relay_name)
-        memory = SlotCheckpointStore(folder, *server_and_database(connection), settings.slot)
-        refuse_former(settings, memory, timeline)
+        checkpoint = SlotCheckpointStore(folder, *server_and_database(connection), settings.slot)
+        refuse_former(settings, checkpoint, timeline)

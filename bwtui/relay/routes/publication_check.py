@@ -32,11 +32,11 @@ PublicationStates = dict[str, PublicationState]
 class PublicationCheck:
     """The publications of one slot, from one session to the next."""
 
-    def __init__(self, publication: str, report: RunState, memory: SlotCheckpointStore) -> None:
+    def __init__(self, publication: str, report: RunState, checkpoint: SlotCheckpointStore) -> None:
         """``publication`` is the one in the settings; it implies its unkeyed companion."""
         self._family = (publication, unkeyed_name(publication))
         self._report = report
-        self._memory = memory
+        self._checkpoint = checkpoint
         self._before: dict[str, PublicationState] = {}
 
     def ask(self, connection: pq.abc.PGconn, names: tuple[str, ...]) -> PublicationStates:
@@ -64,10 +64,10 @@ class PublicationCheck:
         for name, now in states.items():
             self._report_changes(name, self._before.get(name, now), now)
         self._before = states
-        self._memory.remember_publications(required)
+        self._checkpoint.remember_publications(required)
 
     def _required(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        remembered = self._memory.last.publications if self._memory.last is not None else ()
+        remembered = self._checkpoint.last.publications if self._checkpoint.last is not None else ()
         return tuple(dict.fromkeys((*names, *(name for name in remembered if name in self._family))))
 
     def _create_statement(self, name: str) -> str:

@@ -126,7 +126,7 @@ class InitialSetup:
             )
 
     def _skip(self, connection: Connection, publications: tuple[str, ...]) -> None:
-        memory = self._context.memory
+        memory = self._context.checkpoint
         memory.forget()
         self._joined.forget()
         # Read this before creating the slot: later changes then show up as changes.
@@ -183,8 +183,8 @@ class InitialSetup:
         connection = connect_raw(self._settings.postgres)
         # Do this first: the next statement in the session ends the export.
         self._context.patience.server.follow(reached_server(connection, self._settings.postgres))
-        if self._context.exactly is not None:
-            self._context.exactly.server = identify(connection)
+        if self._context.position_store is not None:
+            self._context.position_store.server = identify(connection)
         return slot.create_temporary(connection)
 
     def _tables(
@@ -224,7 +224,7 @@ class InitialSetup:
         lsn = temporary.consistent_point
         copying = SnapshotRun(self._context, temporary, partial(self._ask, connection))
         self._on_phase(copying, temporary.name)
-        exactly, beside = self._context.exactly, self._beside(tables)
+        exactly, beside = self._context.position_store, self._beside(tables)
         if exactly is not None:
             exactly.begin_snapshot(self._context.patience.calls, lsn)
         copying.run(importer, tables, beside)
@@ -247,7 +247,7 @@ class InitialSetup:
             if self._context.recorder is not None:
                 self._context.recorder.deliveries.committed()
         with self._report.account.during("state"):
-            self._context.memory.remember(lsn, sent_lsn=lsn)
+            self._context.checkpoint.remember(lsn, sent_lsn=lsn)
         self._first.note_slot_created()
         self._report.confirmed_lsn = lsn
 

@@ -38,7 +38,7 @@ class Leftovers:
         self._destination = context.destination
         self._report = context.report
         self._recorder = context.recorder
-        self._naming, self._late = context.naming, context.late
+        self._orphaned_keys, self._late = context.orphaned_keys, context.late
         self._pulse = pulse
         self._end_offsets = end_offsets
 
@@ -104,9 +104,11 @@ class Leftovers:
     def _send_again(self, database: sqlite3.Connection, table: str) -> None:
         """Re-send keys if this snapshot's row is followed by a row of an earlier snapshot."""
         ((count,),) = database.execute("select count(*) from late")
-        if not count or self._naming is None:
+        if not count or self._orphaned_keys is None:
             return
-        unknown = self._naming.send_again(table, (key for (key,) in database.execute("select key from late")))
+        unknown = self._orphaned_keys.send_again(
+            table, (key for (key,) in database.execute("select key from late"))
+        )
         text = f"{count} rows of an interrupted snapshot were written after newer ones"
         hint = "no action needed: the relay sends these keys again"
         if unknown:

@@ -57,8 +57,8 @@ class SnapshotRun(SnapshotCopier):
             counters.snapshot_estimate = table.estimate
         self._context.report.account.turn_to("work")
         routes = self._prepare(tables)
-        before = self._context.memory.unfinished_marks()
-        sessions = self._context.memory.unfinished_sessions()
+        before = self._context.checkpoint.unfinished_marks()
+        sessions = self._context.checkpoint.unfinished_sessions()
         self._routes = {route.topic: route for route in routes if route is not None}
         begun = self._remember_ends(list(self._routes.values()), before)
         chosen = [
@@ -86,7 +86,7 @@ class SnapshotRun(SnapshotCopier):
 
     def _copy_all(self, connection: Connection, chosen: Sequence[tuple[SnapshotTable, TableRoute]]) -> None:
         # With --exactly-once the snapshot is one transaction of one producer.
-        crew = self._crew(connection) if chosen and self._context.exactly is None else None
+        crew = self._crew(connection) if chosen and self._context.position_store is None else None
         try:
             self._pool = self._pool_for(connection, chosen, crew)
             unread = self._pool.run() if self._pool is not None else []
@@ -164,7 +164,7 @@ class SnapshotRun(SnapshotCopier):
         With --exactly-once the snapshot is one transaction, and so always read by one process.
         """
         context = self._context
-        if context.exactly is not None or not chosen:
+        if context.position_store is not None or not chosen:
             return None
         table_sizes = sizes(connection, [table.relation.oid for table, _ in chosen])
         count = workers_for(context.settings, cores(), table_sizes)
@@ -233,7 +233,7 @@ class SnapshotRun(SnapshotCopier):
             )
             context.coverage.mark_all(text, filled)
         with context.report.account.during("state"):
-            context.memory.remember_snapshot(self._lsn, begun | before, context.session)
+            context.checkpoint.remember_snapshot(self._lsn, begun | before, context.session)
         return begun
 
     def _end_offsets(self, topic: str) -> Offsets:
