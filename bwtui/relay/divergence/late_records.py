@@ -113,8 +113,10 @@ class LateRecords:
 
     def expect_beside(self, topic: str, records: int) -> None:
         """Count records that a repair is about to send to ``topic`` directly; only one thread may call it."""
-        if topic in self._topics:
-            self._topics[topic].handed_over -= records
+        if (one := self._topics.get(topic)) is not None:
+            one.handed_over -= records
+            # They may arrive after the next poll.
+            one.is_settled = False
 
     def settle(self) -> None:
         """Note that none of this run's own messages is in flight. Raises StateFailed."""
