@@ -4,7 +4,7 @@
 NONE_AGAIN = "no newer message has to be sent again"
 
 
-def mending(messages: int, late: int) -> str:
+def late_warning(messages: int, late: int) -> str:
     """Return a warning before ``messages`` are sent, ``late`` of which come after newer ones."""
     if messages == 1:
         place = "1 missing message will be appended to its partition"
@@ -15,7 +15,7 @@ def mending(messages: int, late: int) -> str:
     return f"{place}, {newer}" if late else f"{place}; {NONE_AGAIN}"
 
 
-def foreseen(reported: int) -> str:
+def late_warning_ahead(reported: int) -> str:
     """Return the warning about messages reported missing, before Kafka has been read."""
     if reported == 1:
         return "1 reported message would be appended to its partition, after any newer messages of its key"

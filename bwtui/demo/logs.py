@@ -8,6 +8,6 @@ if TYPE_CHECKING:
     from bwtui.sandbox.sandbox import ServiceName
 
 
-def look_at_log(service: "ServiceName") -> str:
+def log_hint(service: "ServiceName") -> str:
     """Return a hint with the path of a service's log, which stays after the demo has ended."""
     return f"look at {SandboxLayout(demo_folder()).logs / service}.log"

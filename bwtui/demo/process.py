@@ -7,7 +7,7 @@ import sys
 import threading
 from typing import Any
 
-from bwtui.demo.logs import look_at_log
+from bwtui.demo.logs import log_hint
 from bwtui.errors import BwtuiError
 
 _STOP_TIMEOUT = 15.0
@@ -47,7 +47,7 @@ class WorkloadProcess:
             self._join()
             raise BwtuiError(
                 f"the workload ended unexpectedly with exit code {code}: {self._last_words()}",
-                look_at_log("postgres"),
+                log_hint("postgres"),
             )
 
     def stop(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from confluent_kafka.schema_registry import SchemaRegistryClient, SchemaRegistryError
 
-from bwtui.demo.logs import look_at_log
+from bwtui.demo.logs import log_hint
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
 from bwtui.kafka.client import log
 from bwtui.relay.process.control import request
@@ -32,7 +32,7 @@ def reset_topics(broker: str, prefix: str, topics: list[str]) -> None:
         create_topics(admin, topics)
     except KafkaException as error:
         raise ConnectionFailed(
-            f"the demo can't create its topics: {error.args[0].str()}", look_at_log("kafka")
+            f"the demo can't create its topics: {error.args[0].str()}", log_hint("kafka")
         ) from error
 
 

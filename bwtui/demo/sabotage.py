@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from bwtui.demo.logs import look_at_log
+from bwtui.demo.logs import log_hint
 from bwtui.demo.reset import create_topics
 from bwtui.errors import BwtuiError, RefusedError
 from bwtui.kafka.client import headers_of, log
@@ -89,7 +89,7 @@ def sabotage(broker: str, topic: str, seed: int) -> list[PlantedFault]:
         _write(broker, topic, damaged)
     except KafkaException as error:
         problem = f"faults could not be planted in topic {topic}: {error.args[0].str()}"
-        raise BwtuiError(problem, look_at_log("kafka")) from error
+        raise BwtuiError(problem, log_hint("kafka")) from error
     return faults
 
 
@@ -244,7 +244,7 @@ def _read(broker: str, topic: str) -> Partitions:
         while sum(map(len, records.values())) < ends:
             batch = consumer.consume(10_000, _TIMEOUT)
             if not batch:
-                raise RefusedError(f"topic {topic} can't be read to its end", look_at_log("kafka"))
+                raise RefusedError(f"topic {topic} can't be read to its end", log_hint("kafka"))
             for message in batch:
                 if message.error() is not None:
                     raise KafkaException(message.error())
@@ -285,5 +285,5 @@ def _write(broker: str, topic: str, planted: Partitions) -> None:
     if producer.flush(_TIMEOUT) or refused:
         raise BwtuiError(
             f"topic {topic} could not be rewritten: {refused[:1] or 'no answer'}",
-            look_at_log("kafka"),
+            log_hint("kafka"),
         )

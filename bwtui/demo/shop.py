@@ -10,7 +10,7 @@ from psycopg2.extensions import connection as Connection
 from psycopg2.extensions import make_dsn
 from psycopg2.extras import execute_values
 
-from bwtui.demo.logs import look_at_log
+from bwtui.demo.logs import log_hint
 from bwtui.demo.rows import SITES, Row, ShopRowMaker
 from bwtui.errors import ConnectionFailed, RefusedError
 
@@ -165,7 +165,7 @@ def connect(dsn: str, database: str | None = None) -> Connection:
     except psycopg2.OperationalError as error:
         reason = (str(error).strip().splitlines() or ["no reason given"])[0]
         raise ConnectionFailed(
-            f"the demo can't connect to PostgreSQL: {reason}", look_at_log("postgres")
+            f"the demo can't connect to PostgreSQL: {reason}", log_hint("postgres")
         ) from error
 
 

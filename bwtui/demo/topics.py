@@ -17,7 +17,7 @@ from confluent_kafka.schema_registry import SchemaRegistryClient, SchemaRegistry
 from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext, SerializationError
 
-from bwtui.demo.logs import look_at_log
+from bwtui.demo.logs import log_hint
 from bwtui.errors import Indeterminate
 from bwtui.kafka.client import WITHOUT_LEADER, log
 
@@ -137,7 +137,7 @@ class DemoTopicReader:
             elif time.monotonic() - received_at > _PATIENCE:
                 raise Indeterminate(
                     f"the broker sent no record for {_PATIENCE:.0f} s before the end of the topics",
-                    look_at_log("kafka"),
+                    log_hint("kafka"),
                 )
         self._consumer.unassign()
 
@@ -163,7 +163,7 @@ class DemoTopicReader:
         error = message.error()
         if error is not None and error.code() != KafkaError._PARTITION_EOF:
             problem = f"the topics can't be read to their end: {error.str()}"
-            raise Indeterminate(problem, look_at_log("kafka"))
+            raise Indeterminate(problem, log_hint("kafka"))
         topic, offset = message.topic() or "", message.offset() or 0
         place = (topic, message.partition() or 0)
         if place not in at:
@@ -186,7 +186,7 @@ class DemoTopicReader:
             if error.http_status_code != 404:
                 raise Indeterminate(
                     f"the schema registry did not answer for topic {topic}: {error.error_message}",
-                    look_at_log("registry"),
+                    log_hint("registry"),
                 ) from error
             content.unreadable += 1
         except _UNREADABLE:
@@ -194,7 +194,7 @@ class DemoTopicReader:
         except Exception as error:
             # The remaining errors are about the connection to the registry, from a library that may change.
             raise Indeterminate(
-                f"the schema registry can't be reached ({type(error).__name__})", look_at_log("registry")
+                f"the schema registry can't be reached ({type(error).__name__})", log_hint("registry")
             ) from error
         else:
             content.add(decoded_key, decoded, message.partition(), key)
@@ -210,5 +210,5 @@ def _decided(call: Callable[[], T], action: str) -> T:
                 time.sleep(0.1)
                 continue
             raise Indeterminate(
-                f"the comparison could not {action}: {error.args[0].str()}", look_at_log("kafka")
+                f"the comparison could not {action}: {error.args[0].str()}", log_hint("kafka")
             ) from error

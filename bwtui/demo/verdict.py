@@ -7,7 +7,7 @@ from typing import Any, Literal
 from rich.table import Table as Grid
 from rich.text import Text
 
-from bwtui.demo.logs import look_at_log
+from bwtui.demo.logs import log_hint
 from bwtui.errors import BwtuiError, DifferencesFound, Indeterminate
 from bwtui.escaping import escape
 
@@ -89,7 +89,7 @@ class ShopComparison:
             return None
         if self.outcome == "different":
             return DifferencesFound(self.sentence, "'bwtui demo --headless --json' lists the counts by table")
-        return Indeterminate(self.sentence, f"{look_at_log('kafka')}, and run the demo again")
+        return Indeterminate(self.sentence, f"{log_hint('kafka')}, and run the demo again")
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object."""

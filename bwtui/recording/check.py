@@ -15,7 +15,7 @@ from bwtui.recording.folder import (
     SegmentPath,
     existing_segments,
     is_being_written,
-    lacks_what_follows,
+    lacks_following_segments,
     segments,
 )
 from bwtui.recording.format.blocks import SUFFIX, DamagedAt, SegmentPlace, damaged
@@ -81,7 +81,7 @@ def check(folder: Path, on_progress: OnProgress | None = None) -> CheckResult:
         done += sizes[at]
     result.recording = chain.recording
     sealed.check_segments(chain.recording, checksums)
-    if paths and not written and lacks_what_follows(paths[-1], chain.ended):
+    if paths and not written and lacks_following_segments(paths[-1], chain.ended):
         _note_missing_end(paths[-1], sizes[-1], result, sealed)
     sealed.check_files(on_read)
     result.sealed_files = sealed.files

@@ -18,7 +18,7 @@ from bwtui.recording.format.blocks import (
     segment_name,
 )
 from bwtui.recording.format.digest import digest_of, read_digest
-from bwtui.recording.format.statements import Foot, digest_kind, event_said, foot_said, is_sent, statement
+from bwtui.recording.format.statements import Foot, digest_kind, is_sent, parse_event, parse_foot, statement
 from bwtui.recording.format.walk import BlockStep, SegmentWalk, durable_damage
 
 
@@ -150,7 +150,7 @@ class SegmentCheck:
             self._take_delivery(block, chain)
         elif block.kind in (BlockKind.STATUS, BlockKind.ERROR):
             statement(block, self.name)
-        elif block.kind == BlockKind.EVENT and event_said(block, self.name)["event"] == "pass":
+        elif block.kind == BlockKind.EVENT and parse_event(block, self.name)["event"] == "pass":
             # Messages in flight have their delivery reports recorded at this point, or never will.
             chain.open.clear()
             chain.is_certain = True
@@ -217,7 +217,7 @@ class SegmentCheck:
 
     def _parse_foot(self, block: JournalBlock) -> Foot | None:
         try:
-            return foot_said(block, self.name)
+            return parse_foot(block, self.name)
         except DamagedAt as damage:
             self.damages.append(damage)
             return None

@@ -189,7 +189,7 @@ def next_path(folder: Path, number: int) -> Path:
     return folder / f"{number:08d}{NEXT_SUFFIX}"
 
 
-def lacks_what_follows(last: SegmentPath, ended: str) -> bool:
+def lacks_following_segments(last: SegmentPath, ended: str) -> bool:
     """Return whether segments after ``last``, which ended as ``ended`` says, are missing.
 
     Before the writer finishes a segment for rotation, it announces the next one with a marker file.

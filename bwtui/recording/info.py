@@ -9,7 +9,7 @@ from bwtui.model.lsn import format_lsn
 from bwtui.recording.folder import is_being_written
 from bwtui.recording.format.blocks import BlockKind
 from bwtui.recording.format.statements import Event
-from bwtui.recording.reading.complete_prefix import whole_until
+from bwtui.recording.reading.complete_prefix import complete_until
 from bwtui.recording.reading.reader import RecordingReader, open_recording
 from bwtui.recording.view import RecordingOrigin, TableCounts
 
@@ -110,7 +110,7 @@ def _info(recording: RecordingReader, folder: Path) -> RecordingInfo:
         state = "being written"
     elif not segments[-1].is_finished:
         state = "unfinished"
-    last_lsn = whole_until(segments, recording.last_lsn)
+    last_lsn = complete_until(segments, recording.last_lsn)
     summary = RecordingInfo(
         recording.name,
         recording.source,

@@ -11,16 +11,16 @@ from bwtui.recording.folder import (
     FolderLock,
     SegmentPath,
     existing_segments,
-    lacks_what_follows,
+    lacks_following_segments,
     next_path,
     partial_path,
     segments,
 )
 from bwtui.recording.format.blocks import ENDING, BlockKind, DamagedAt, SegmentFile, SegmentPlace, damaged
 from bwtui.recording.format.digest import digest_of
-from bwtui.recording.format.statements import Foot, Head, foot_said
+from bwtui.recording.format.statements import Foot, Head, parse_foot
 from bwtui.recording.format.walk import SegmentWalk, durable_damage
-from bwtui.recording.reading.complete_prefix import whole_until
+from bwtui.recording.reading.complete_prefix import complete_until
 from bwtui.recording.reading.segment_reader import SegmentReader
 from bwtui.recording.segment import SegmentWriter
 
@@ -84,7 +84,7 @@ def _announce_missing(folder: Path) -> list[RecoveryResult]:
     last = segments(folder)[-1:]
     # The check reports damage in the last segment's foot.
     with contextlib.suppress(DamagedRecording):
-        if last and last[0].is_finished and lacks_what_follows(last[0], foot_of(last[0])["ended"]):
+        if last and last[0].is_finished and lacks_following_segments(last[0], foot_of(last[0])["ended"]):
             number = last[0].number + 1
             try:
                 private_file(next_path(folder, number))
@@ -147,7 +147,7 @@ def _recover_segment(segment: SegmentPath, before: SegmentPath | None, *, force:
     totals = writer.totals
     finished = SegmentPath(path, segment.number, totals.first_lsn, totals.last_lsn)
     with contextlib.closing(SegmentReader(finished)) as reader:
-        complete_lsn = whole_until([reader], totals.last_lsn)
+        complete_lsn = complete_until([reader], totals.last_lsn)
     open_lsn = totals.last_lsn if totals.last_lsn > complete_lsn else 0
     numbers = (totals.changes, totals.transactions)
     return RecoveryResult(name, path.name, *numbers, complete_lsn, open_lsn, size, cut, reason)
@@ -174,7 +174,7 @@ def _adopt(writer: SegmentWriter, source: SegmentFile, walk: SegmentWalk, *, for
 
 def check_end(last: SegmentPath, foot: Foot) -> None:
     """Raise DamagedRecording when segments are missing after ``last``, a finished one."""
-    if lacks_what_follows(last, foot["ended"]):
+    if lacks_following_segments(last, foot["ended"]):
         raise damaged(SegmentPlace(last.path.name, last.path.stat().st_size), MISSING_BEHIND, MISSING_HINT)
 
 
@@ -185,7 +185,7 @@ def foot_of(segment: SegmentPath) -> Foot:
             source = SegmentFile(file, segment.path.name)
             for block in source.blocks(source.index_offset()):
                 if block.kind == BlockKind.FOOT:
-                    return foot_said(block, segment.path.name)
+                    return parse_foot(block, segment.path.name)
             raise damaged(SegmentPlace(source.name, source.size), "there is no foot")
     except OSError as error:
         raise file_failed(f"{segment.path} can't be read", error) from error

@@ -17,7 +17,7 @@ from bwtui.relay.process.control import (
 )
 from bwtui.repair import submission
 from bwtui.repair.hints import REPAIR_AGAIN
-from bwtui.repair.repair import Repair, RepairOutcome, saying_what_was_sent
+from bwtui.repair.repair import Repair, RepairOutcome, reporting_sent_rows
 from bwtui.repair.strays import StrayList
 
 
@@ -90,7 +90,7 @@ class RelayRepair(Repair):
             for one in outcome.sent
             if one.is_over and one.state != "done"
         ]
-        with saying_what_was_sent(outcome):
+        with reporting_sent_rows(outcome):
             self._began = begin_audit(self.relay)
             outcome.compared(self.compare(None, self.watch.phase))
 

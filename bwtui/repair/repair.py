@@ -32,7 +32,7 @@ def _not_compared(plan: TablePlan, after: AuditSummary) -> str:
 
 
 @contextlib.contextmanager
-def saying_what_was_sent(outcome: "RepairOutcome") -> Iterator[None]:
+def reporting_sent_rows(outcome: "RepairOutcome") -> Iterator[None]:
     """Add to errors of the final comparison how much was already sent."""
     try:
         yield

@@ -24,7 +24,7 @@ from bwtui.repair.concurrent_writes import ConcurrentWrites, sample_of
 from bwtui.repair.hints import REPAIR_AGAIN
 from bwtui.repair.plan import TablePlan
 from bwtui.repair.producer import RowProducer
-from bwtui.repair.repair import Repair, RepairOutcome, saying_what_was_sent
+from bwtui.repair.repair import Repair, RepairOutcome, reporting_sent_rows
 from bwtui.repair.strays import StrayList
 
 CAVEAT = (
@@ -130,7 +130,7 @@ class StandaloneRepair(Repair):
             # The comparison does not include anything that arrives from here on.
             self._look_at_ends()
             planner = self._planner(round_folder, "")
-            with saying_what_was_sent(outcome):
+            with reporting_sent_rows(outcome):
                 outcome.compared(self.compare(planner.take, self.watch.phase))
             plans = _of_both(planner.tables, outcome.chosen)
             if not plans:

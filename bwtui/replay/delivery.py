@@ -20,7 +20,7 @@ from bwtui.replay.resume_checks import refuse_cut
 from bwtui.replay.rows import ReplayRoute
 from bwtui.replay.send import TaskSettings
 from bwtui.replay.target import fitting, topic_ids
-from bwtui.replay.unconfirmed_tail import LaneCutoff, came_twice
+from bwtui.replay.unconfirmed_tail import LaneCutoff, count_duplicates
 
 _SAVE_SECONDS = 0.5
 _LOOK_SECONDS = 0.1
@@ -121,7 +121,7 @@ class ReplayDelivery:
             return 0
         self._watch.phase("checking for late duplicates")
         lanes = self._progress.lanes
-        return came_twice(
+        return count_duplicates(
             self._job.target.client, self._cuts, lambda place: lanes[f"{place[0]}/{place[1]}"].messages
         )
 

@@ -5,7 +5,7 @@ in the topic, perhaps mixed with other producers' messages: the search finds the
 after the first that is missing was never written.
 
 But requests in flight when a connection broke may still be written after that search: the kernel continues to
-send its buffers, and a broker accepts the request of a client that has gone. So `came_twice` checks again
+send its buffers, and a broker accepts the request of a client that has gone. So `count_duplicates` checks again
 afterwards.
 """
 
@@ -98,7 +98,7 @@ class LaneCutoff:
     unknown: int = 0
 
 
-def came_twice(
+def count_duplicates(
     config: Config, cuts: Mapping[tuple[str, int], LaneCutoff], acknowledged: Callable[[tuple[str, int]], int]
 ) -> int:
     """Return the maximum number of messages that are in the partitions twice after the cuts.

@@ -22,7 +22,7 @@ from bwtui.recording.format.blocks import BlockKind, JournalBlock, SegmentPlace,
 from bwtui.recording.format.context import SegmentContext, read_batch
 from bwtui.recording.format.digest import digest_of, read_digest
 from bwtui.recording.format.parsing import tags
-from bwtui.recording.format.statements import digest_kind, schema_said
+from bwtui.recording.format.statements import digest_kind, parse_schema_fields
 from bwtui.recording.format.validation import array, obj, text
 from bwtui.recording.manifest import (
     SealedFile,
@@ -82,7 +82,7 @@ def read_part(folder: Path) -> SealedPart:
         text(content["recording"]),
         sealed_segments(content["segments"]),
         sealed_files(content["files"]),
-        [schema_said(one) for one in array(content["schemas"])],
+        [parse_schema_fields(one) for one in array(content["schemas"])],
         obj(content["source"]),
     )
 

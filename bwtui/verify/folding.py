@@ -24,7 +24,7 @@ from bwtui.source.connection import Connection
 from bwtui.verify.agreement import Agreement, records_at
 from bwtui.verify.differences import UNDECODABLE, Doubt, DoubtName, doubts
 from bwtui.verify.fold_tables import SPELLED, TABLES
-from bwtui.verify.key_encodings import learn_spellings
+from bwtui.verify.key_encodings import find_key_encodings
 from bwtui.verify.tables import CHUNK, ComparedTable, TableShape, rows
 from bwtui.verify.unknown_schemas import UnknownSchema, undecide_unknown
 
@@ -108,7 +108,7 @@ class Fold:
                 self._read_to[topic, partition] = high
                 self._read_split(Split(topic, partition, start, high), by_topic[topic])
         self._fold()
-        learn_spellings(self._store, self._agreement, self._quick, self._spelling)
+        find_key_encodings(self._store, self._agreement, self._quick, self._spelling)
 
     def _read_split(self, split: Split, shape: TableShape) -> None:
         parts: Iterable[ScannedMessages] = SplitScan(self._config, split, "read_committed", _PATIENCE_SECONDS)

@@ -9,7 +9,7 @@ from bwtui.audit.core import PARTS
 from bwtui.errors import DamagedRecording
 from bwtui.recording.folder import SegmentPath, segments
 from bwtui.recording.format.blocks import BlockKind, SegmentFile
-from bwtui.recording.format.statements import Event, LastSentChange, event_said
+from bwtui.recording.format.statements import Event, LastSentChange, parse_event
 from bwtui.recording.reading.segment_reader import SegmentReader
 
 LARGEST = (1 << 63) - 1
@@ -148,6 +148,6 @@ def _passes(path: SegmentPath) -> Iterator[Event]:
         source = SegmentFile(file, path.path.name)
         for block in source.blocks(with_payload=False):
             if block.kind == BlockKind.EVENT:
-                event = event_said(source.block(block.offset), path.path.name)
+                event = parse_event(source.block(block.offset), path.path.name)
                 if event["event"] == "pass":
                     yield event

@@ -15,7 +15,7 @@ select topic, split_part(key, chr(1), 2) as spelling, count(value), max(timestam
 """
 
 
-def learn_spellings(
+def find_key_encodings(
     store: duckdb.DuckDBPyConnection,
     agreement: Agreement,
     quick: Sequence[TableShape],

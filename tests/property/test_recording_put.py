@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from bwtui.pgoutput.messages import Field
 from bwtui.recording.change import Change
 from bwtui.recording.reading.as_of import TableFold, pages
-from bwtui.recording.reading.complete_prefix import whole_until
+from bwtui.recording.reading.complete_prefix import complete_until
 from bwtui.recording.reading.counts import CountCache
 from tests.property.test_recording_journal import CHANGE, PATIENT, PUT, ROWS, TABLES, no_disk, recorded
 from tests.unit.test_recorded_transactions import simply, told
@@ -104,7 +104,7 @@ def test_counts_moved_forth_and_back(rows: list[Any], steps: list[Any], segment_
 def test_a_transaction_behind_them_may_be_open(rows: list[Any], steps: list[Any], segment_bytes: int) -> None:
     """What commits up to the LSN that is told is there to its end, and nothing newer is."""
     with recorded(rows, steps, segment_bytes) as (stream, recording):
-        whole = whole_until(recording.segments, recording.last_lsn)
+        whole = complete_until(recording.segments, recording.last_lsn)
         committed = {lsn for lsn, _, _ in stream.history}
         ended = {c.lsn for c in recording.changes() if c.lsn in committed or not c.in_transaction}
         assert whole in {0, *ended} or whole in committed

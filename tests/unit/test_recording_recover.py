@@ -16,7 +16,7 @@ from bwtui.model.lsn import format_lsn
 from bwtui.recording.check import check
 from bwtui.recording.folder import segments
 from bwtui.recording.info import info
-from bwtui.recording.reading.complete_prefix import whole_until
+from bwtui.recording.reading.complete_prefix import complete_until
 from bwtui.recording.reading.reader import open_recording
 from bwtui.recording.reading.segment_reader import SegmentReader
 from bwtui.recording.recover import recover
@@ -141,7 +141,7 @@ def test_looking_for_the_last_whole_transaction_reads_the_list_of_them_twice_at_
     monkeypatch.setattr(SegmentReader, "transaction_entries", counted)
     with closing(open_recording(stream.folder)) as recording:
         reads.clear()
-        assert whole_until(recording.segments, recording.last_lsn) == whole
+        assert complete_until(recording.segments, recording.last_lsn) == whole
     # For the block of the open one, and for the block before it.
     assert len(reads) <= 2
 

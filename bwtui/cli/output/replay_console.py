@@ -3,7 +3,7 @@
 import sys
 from typing import Any
 
-from bwtui.audit.replay_hints import NONE_AGAIN, foreseen, mending
+from bwtui.audit.replay_hints import NONE_AGAIN, late_warning, late_warning_ahead
 from bwtui.cli.output.progress import ProgressBar, ProgressView
 from bwtui.cli.output.table import columns, size
 from bwtui.console import confirm, say
@@ -44,7 +44,7 @@ class ReplayConsole(ReplayObserver):
     def will_ask(self, missing: int) -> None:
         """Raise RefusedError early if a later confirmation would be impossible."""
         if not self._yes and not _somebody_is_there():
-            raise _unasked(foreseen(missing))
+            raise _unasked(late_warning_ahead(missing))
 
     def confirm(self, plan: ReplayPlan) -> None:
         """Ask whether to write, with the bar hidden. Raises RefusedError."""
@@ -71,7 +71,7 @@ def _unasked(text: str) -> RefusedError:
 def question(plan: ReplayPlan) -> str | None:
     """Return the warning before something is written, or None if there is none."""
     if plan.missing is not None:
-        return mending(plan.missing["messages"], plan.missing["late"])
+        return late_warning(plan.missing["messages"], plan.missing["late"])
     topics = [topic.topic for topic in plan.topics if topic.held]
     if not topics:
         return None

@@ -7,7 +7,7 @@ from typing import Any
 from bwtui.model.backfill import FirstSnapshot, whole_tables
 from bwtui.model.lsn import format_lsn
 from bwtui.recording.folder import is_being_written
-from bwtui.recording.reading.complete_prefix import whole_until
+from bwtui.recording.reading.complete_prefix import complete_until
 from bwtui.recording.reading.reader import RecordingReader
 from bwtui.recording.view import RecordingView
 
@@ -87,7 +87,7 @@ def facts(view: RecordingView) -> ExportFacts:
                 gaps.append(ExportGap(position, event["from_lsn"], event["to_lsn"]))
             elif event["event"] == "pass":
                 kinds.add(event["kind"])
-    complete_lsn = whole_until(view.segments, view.last_lsn)
+    complete_lsn = complete_until(view.segments, view.last_lsn)
     status = view.status(view.length)
     by_chunks = whole_tables(status, view.first_time / 1_000_000, ("first",))
     return ExportFacts(

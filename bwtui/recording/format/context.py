@@ -21,7 +21,7 @@ from bwtui.recording.format.parsing import (
     truncated,
 )
 from bwtui.recording.format.relation import unpack_relation
-from bwtui.recording.format.statements import Head, Pass, event_said, head_said, statement
+from bwtui.recording.format.statements import Head, Pass, parse_event, parse_head, statement
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +101,10 @@ class SegmentContext:
             entry = from_json_object(SchemaEntry, statement(block, segment))
             self.schemas[entry.subject, entry.id] = entry
         elif block.kind == BlockKind.HEAD:
-            self.head = head_said(block, segment)
+            self.head = parse_head(block, segment)
             self.current_pass = self.head["pass"]
         elif block.kind == BlockKind.EVENT:
-            event = event_said(block, segment)
+            event = parse_event(block, segment)
             if event["event"] == "pass":
                 details = {name: value for name, value in event.items() if name != "event"}
                 self.current_pass = cast(Pass, details)

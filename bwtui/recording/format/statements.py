@@ -129,17 +129,17 @@ def is_sent(head: Head) -> bool:
     return bool(head["source"].get("cluster") or head["source"].get("broker"))
 
 
-def head_said(block: JournalBlock, segment: str) -> Head:
+def parse_head(block: JournalBlock, segment: str) -> Head:
     """Parse a HEAD. Raises DamagedRecording."""
     return cast(Head, statement(block, segment))
 
 
-def event_said(block: JournalBlock, segment: str) -> Event:
+def parse_event(block: JournalBlock, segment: str) -> Event:
     """Parse an EVENT. Raises DamagedRecording."""
     return cast(Event, statement(block, segment))
 
 
-def foot_said(block: JournalBlock, segment: str) -> Foot:
+def parse_foot(block: JournalBlock, segment: str) -> Foot:
     """Parse a FOOT. Raises DamagedRecording."""
     return cast(Foot, statement(block, segment))
 
@@ -229,7 +229,7 @@ def _route(route: dict[str, Any]) -> None:
             number(route[name], most=(1 << 31) - 1)
 
 
-def schema_said(content: Any) -> dict[str, Any]:
+def parse_schema_fields(content: Any) -> dict[str, Any]:
     """Return the fields of a schema that this version knows. Raises ValueError or TypeError."""
     entry = from_json_object(SchemaEntry, obj(content))
     _conform(entry, SchemaEntry)
@@ -245,13 +245,13 @@ def schema_said(content: Any) -> dict[str, Any]:
 
 def _status(content: dict[str, Any]) -> None:
     _conform(Status.from_json(content), Status)
-    for outage in outages_said(content):
+    for outage in parse_outages(content):
         _conform(outage, ErrorEntry)
         _moment(outage.since or 0.0)
         _moment(outage.until or 0.0)
 
 
-def outages_said(status: dict[str, Any]) -> list[ErrorEntry]:
+def parse_outages(status: dict[str, Any]) -> list[ErrorEntry]:
     """Return the outages in a recorded status: errors with their beginning, and their end once over."""
     return [from_json_object(ErrorEntry, {"time": 0.0, **one}) for one in array(status.get("outages", []))]
 
@@ -297,7 +297,7 @@ _CHECKS: dict[BlockKind, Callable[[dict[str, Any]], object]] = {
     BlockKind.HEAD: _head,
     BlockKind.EVENT: _event,
     BlockKind.ROUTE: _route,
-    BlockKind.SCHEMA: schema_said,
+    BlockKind.SCHEMA: parse_schema_fields,
     BlockKind.STATUS: _status,
     BlockKind.ERROR: _error,
     BlockKind.FOOT: _foot,

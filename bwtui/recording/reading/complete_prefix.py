@@ -10,7 +10,7 @@ from bwtui.recording.format.parsing import tags
 from bwtui.recording.reading.segment_reader import SegmentReader
 
 
-def whole_until(segments: Sequence[SegmentReader], last_lsn: int) -> int:
+def complete_until(segments: Sequence[SegmentReader], last_lsn: int) -> int:
     """Return the commit LSN of the newest complete transaction, or 0; ``last_lsn`` is that of the newest.
 
     In every pass only the last transaction can be incomplete: when another one begins, the one before it has

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from bwtui.model.status import ErrorEntry
 from bwtui.recording.format.blocks import BlockKind
-from bwtui.recording.format.statements import outages_said
+from bwtui.recording.format.statements import parse_outages
 from bwtui.recording.reading.segment_reader import SegmentReader
 
 _Which = tuple[str, str | None, str]
@@ -36,7 +36,7 @@ class Outages:
                 self._is_found = True
                 status = segment.json_at(entry)
                 self._said = {
-                    _which(one): self._ended(one, status.get("time", 0.0)) for one in outages_said(status)
+                    _which(one): self._ended(one, status.get("time", 0.0)) for one in parse_outages(status)
                 }
                 return
 

@@ -23,7 +23,7 @@ from bwtui.recording.format.blocks import (
     unpack_index,
 )
 from bwtui.recording.format.context import SegmentContext
-from bwtui.recording.format.statements import Event, Foot, Head, foot_said, statement
+from bwtui.recording.format.statements import Event, Foot, Head, parse_foot, statement
 from bwtui.recording.format.walk import BATCHES as BATCHES
 from bwtui.recording.format.walk import DESCRIBING, SegmentWalk, durable_damage
 
@@ -61,7 +61,7 @@ class SegmentReader:
     def _read_foot(self) -> None:
         self._index_offset = self.file.index_offset()
         index, self._transactions_block, foot = self._last_blocks()
-        self.foot, self.foot_offset = foot_said(foot, self.name), foot.offset
+        self.foot, self.foot_offset = parse_foot(foot, self.name), foot.offset
         self._index_block = index
         self.changes = self.foot["changes"]
         self.first_position = self.foot["first_position"]

@@ -16,7 +16,7 @@ from textual.screen import ModalScreen
 from textual.suggester import Suggester
 from textual.widgets import Button, Checkbox, Input, Label, Static
 
-from bwtui.audit.replay_hints import mending
+from bwtui.audit.replay_hints import late_warning
 from bwtui.tui import figures
 from bwtui.tui.plain import Content, Group, Table, Text
 
@@ -277,7 +277,7 @@ def plan_warnings(plan: dict[str, Any]) -> list[str]:
     warnings = []
     missing = plan.get("missing")
     if missing:
-        warnings.append(mending(missing.get("messages", 0), missing.get("late", 0)))
+        warnings.append(late_warning(missing.get("messages", 0), missing.get("late", 0)))
     elif not plan.get("resumed"):
         # After an interrupted run the topic holds that run's own messages, which are not sent again.
         held = {name: sum(topic.get("held", {}).values()) for name, topic in plan.get("topics", {}).items()}
