@@ -180,7 +180,9 @@ def test_rows_without_a_key_that_a_lost_worker_had_sent_are_told(
         kill(status.snapshot_workers[0].pid)
     status = caught_up(relay)
     (hint,) = [entry.hint for entry in status.errors if entry.kind == "worker"]
-    assert "rows without a key that it had sent are in their topics twice (public.heap)" in (hint or "")
+    assert "rows that it had sent of tables without a key are in their topics twice (public.heap)" in (
+        hint or ""
+    )
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
@@ -216,8 +218,7 @@ def test_what_others_wait_to_lock_the_relay_reads_itself(
     thread.start()
     status = caught_up(relay)
     thread.join()
-    sentence = "another session waits to lock public.wide, so the relay itself"
-    assert sentence in told(status)
+    assert any("another session waits to lock public.wide" in sentence for sentence in told(status))
     assert status.tables["public.wide"].snapshot_rows == ROWS
     relay.run()
     records = read_table(services, WIDE, relay.name)
