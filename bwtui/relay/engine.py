@@ -380,6 +380,8 @@ class RelayEngine:
     ) -> None:
         """Check what changed while the relay was stopped, before it continues. Raises StateFailed."""
         assert self._ends is not None
+        # Before the ends of topics are stored again.
+        ledger.check_files()
         # Before anything is sent.
         self._answers.ask("topics", partial(self._ends.check, lambda: check_stop(self._is_stop_requested)))
         is_unknown = ledger.is_empty and context.checkpoint.was_empty
@@ -390,10 +392,8 @@ class RelayEngine:
             ledger.distrust("is sent from a slot that this host has no record of: its topic may lack rows")
         elif self._is_ledger_removed:
             ledger.distrust("is no longer proven: the coverage ledger of its slot was removed")
-        else:
-            ledger.check_files()
-            if context.checkpoint.last is None:
-                ledger.mark_all(f"may lack changes: the slot checkpoint {context.checkpoint.path} is missing")
+        elif context.checkpoint.last is None:
+            ledger.mark_all(f"may lack changes: the slot checkpoint {context.checkpoint.path} is missing")
 
     def _follow(
         self, context: RelayContext, publications: tuple[str, ...], target: int | None, first: ChunkSnapshot

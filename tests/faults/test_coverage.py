@@ -591,6 +591,7 @@ def test_a_ledger_that_was_removed_is_no_upgrade(
         ("topics.json", False),
         ("slot-*.json", False),
         pytest.param("ends-*.json", True, marks=pytest.mark.long),
+        pytest.param("ends-*.json", False, marks=pytest.mark.long),
     ],
 )
 def test_a_file_that_is_lost_alone_proves_nothing(
