@@ -272,8 +272,8 @@ def test_another_background_takes_the_rest_with_it() -> None:
         ('accent = "auto"', "is no colour", "#rrggbb"),
         ('accent = ["#fff", "#000"]', "accent: expected one string", "brackets"),
         ("accent = 3", "accent: expected a string", "quotes"),
-        ('background = "white"', "[theme]: background: ", "further apart"),
-        ('error = "#0d1117"', "./bwtui.toml [theme]: error: error #0D1117 can't be read", "further apart"),
+        ('background = "white"', "[theme]: background: ", "more contrast"),
+        ('error = "#0d1117"', "./bwtui.toml [theme]: error: error #0D1117 can't be read", "more contrast"),
     ],
 )
 def test_colours_that_can_not_be(lines_: str, problem: str, hint: str) -> None:

@@ -230,7 +230,7 @@ def test_a_record_is_judged_by_the_message_that_was_sent() -> None:
     other = json.loads(message.value) | {"status": "sold"}
     said, wrong = sent_against(message, change, there._replace(value=json.dumps(other).encode()), READER)
     assert (said.tone, wrong) == ("bad", {"status"})
-    assert "another key" in sent_against(message, change, there._replace(key=b"x"), READER)[0].words
+    assert "a different key" in sent_against(message, change, there._replace(key=b"x"), READER)[0].words
     assert "a tombstone where" in sent_against(message, change, there._replace(value=None), READER)[0].words
     assert hole("expired").tone == "warn"
     assert hole("truncated").tone == "bad"

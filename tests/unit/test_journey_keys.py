@@ -57,7 +57,7 @@ def test_a_filter_is_no_key(text: str) -> None:
         ("orders total=1", "total is not in the key of public.orders: id"),
         ("order_items line=1", "the key of public.order_items has order_id, too"),
         ("audit id=1", "id is not in the key of public.audit: it has none"),
-        ("orders id=", "write it as"),
+        ("orders id=", "usage: "),
         ("orders id", ""),
         ("order_items 7", "the key of public.order_items is order_id, line"),
         ("audit 7", "public.audit has no key"),

@@ -148,7 +148,7 @@ class RecordingAuditSession(AuditSession):
             write_atomically(path, output.decode())
         except OSError as error:
             raise BwtuiError(
-                f"the report can't be kept in {path.parent}: {error.strerror}",
+                f"can't save the report in {path.parent}: {error.strerror}",
                 "set BWTUI_STATE_HOME to a folder that you may write to",
             ) from error
         self.report, self.failed = parse_report(report.raw, path), None

@@ -100,5 +100,5 @@ def _check_readable(table: Mapping[str, Setting], colours: Mapping[str, str]) ->
             key = name if name in table else "background" if "background" in table else "foreground"
             raise UsageError(
                 f"{_place(table, key)}: {name} {colours[name]} can't be read on {colours['background']}",
-                "choose colours that are further apart, or another base",
+                "choose colours with more contrast, or a different base",
             )

@@ -168,7 +168,7 @@ def _facts(entry: RelayEntry) -> Content:
         lines.append(Content.styled(f"→ {hint}", "$warning"))
     if status is None:
         return Content("\n").join(lines)
-    what = "running since" if entry.runs and entry.silence is None else "last heard of"
+    what = "running since" if entry.runs and entry.silence is None else "last answer"
     lines.append(
         Content.assemble(
             (f"{what} {figures.moment(_since(entry))}, pid {status.pid}, ", "$quiet"),

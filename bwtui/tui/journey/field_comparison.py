@@ -97,7 +97,7 @@ def sent_against(
     sent, held = reader.row(message.value), reader.row(stored.value)
     wrong_fields = {name for name in _row(sent) if _row(sent)[name] != _row(held).get(name, ABSENT)}
     if stored.key != message.key:
-        return AuditResult("bad", "another key than was sent stands there"), wrong_fields
+        return AuditResult("bad", "the record here has a different key than the sent message"), wrong_fields
     if message.value is None or stored.value is None:
         what = (
             "a tombstone where a row was sent" if stored.value is None else "a row where a tombstone was sent"
@@ -116,10 +116,10 @@ def said_against(
     is_gone = renamed == "to" or (bool(fields) and all(field.mark == "gone" for field in fields))
     if is_gone or stored.value is None:
         if is_gone and stored.value is None:
-            why = "the row has another key since" if renamed == "to" else "its delete asks for"
+            why = "the row has another key since" if renamed == "to" else "its row was deleted"
             return AuditResult("good", f"a tombstone, as {why}"), set()
         return AuditResult(
-            "bad", "a row where a tombstone should be" if is_gone else "a tombstone in place of its row"
+            "bad", "a row, but a tombstone was expected" if is_gone else "a tombstone, but a row was expected"
         ), set()
     held = reader.row(stored.value)
     if held.state == "unreadable":

@@ -79,7 +79,7 @@ def _by_columns(words: list[Token], tables: Tables, selected: str | None) -> Row
             return f"no table is called {words[0].shown}, or several are"
         words = words[1:]
     if table is None:
-        return "write the table in front: orders id=42"
+        return "put the table first: orders id=42"
     given: dict[str, str] = {}
     left = [word for word in words if not word.is_operator(",")]
     while left:
@@ -89,7 +89,7 @@ def _by_columns(words: list[Token], tables: Tables, selected: str | None) -> Row
             or not left[1].is_operator("=")
             or left[2].kind == "operator"
         ):
-            return "write it as: orders id=42, or items order_id=7, line=2"
+            return "usage: orders id=42, or items order_id=7, line=2"
         given[left[0].text] = left[2].text
         left = left[3:]
     columns = tables.get(table)

@@ -22,10 +22,12 @@ def trial_content(answer: dict[str, Any], script: str, colours: dict[str, str]) 
         lines += ["", _compatible(tables, good[: max(_LISTED - len(bad), 0)], colours)]
     left_out = len(tables) - _LISTED
     if left_out > 0:
-        lines.append(Text(f"and {left_out:,} more: 'bwtui schema check' lists all", colours["quiet"]))
+        lines.append(Text(f"and {left_out:,} more; 'bwtui schema check' lists all", colours["quiet"]))
     lines += [
         "",
-        Text("Nothing was changed: the script is rolled back, and nothing registered.", colours["quiet"]),
+        Text(
+            "Nothing was changed: the script was rolled back, and no schema was registered.", colours["quiet"]
+        ),
     ]
     return Group(*lines)
 

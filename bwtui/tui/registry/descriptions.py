@@ -40,7 +40,7 @@ def outcome(found: Sequence[SchemaDifference], level: str) -> Content:
         (kinds.count("added"), "added"),
         (kinds.count("removed"), "removed"),
         (kinds.count("type"), "of another type"),
-        (kinds.count("default"), "with another default"),
+        (kinds.count("default"), "with a changed default"),
         (len(other), "other"),
     )
     counted = ", ".join(f"{number:,} {what}" for number, what in numbers if number)

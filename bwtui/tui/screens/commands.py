@@ -54,7 +54,7 @@ class CommandsScreen(ServiceViewScreen):
         self._show_selected()
         total = sum(entry.count for entry in look.commands)
         failed = sum(entry.count for entry in look.commands if _failed(entry))
-        gone = f", {look.forgotten:,} older entries forgotten" if look.forgotten else ""
+        gone = f", {look.forgotten:,} older entries dropped" if look.forgotten else ""
         return Content.assemble(
             f" {total:,} statements and requests of the relay's process, ",
             (f"{failed:,} failed" if failed else "none failed", "$error" if failed else "$success"),
@@ -132,7 +132,7 @@ def _text(entry: CommandEntry) -> Content:
     if entry.count > 1:
         mean, slowest = figures.milliseconds(_mean(entry)), figures.milliseconds(entry.slowest)
         took += f", mean {mean} ms, slowest {slowest} ms, together {figures.duration(entry.total)}"
-    result = entry.result or "went well"
+    result = entry.result or "succeeded"
     return Content("\n\n").join(
         [
             Content.styled(entry.text, "bold"),

@@ -216,7 +216,7 @@ class DeadLettersScreen(RelayScreen):
         detail, letter = self.query_one("#letter", Detail), self._selected()
         if letter is None:
             self._shown = None
-            detail.show(None, Content.styled("no letter selected", "$quiet"))
+            detail.show(None, Content.styled("no dead letter selected", "$quiet"))
             return
         places, how = self._places(letter), self._standing(letter)
         if (letter, places, how) != self._shown:
@@ -295,11 +295,11 @@ def _proposal(made: RequeuePlan, colours: dict[str, str]) -> Group:
         lines += [Text(statement) for statement in made.statements[:_STATEMENTS]]
         more = len(made.statements) - _STATEMENTS
         if more > 0:
-            lines.append(Text(f"and {more:,} more statements, which are copied too", colours["quiet"]))
+            lines.append(Text(f"and {more:,} more statements, which are also copied", colours["quiet"]))
     else:
         lines.append(Text("Nothing can be sent again safely", f"bold {colours['warning']}"))
     if made.refused:
-        lines += ["", Text("Not among them:" if made.statements else "Why:", "bold")]
+        lines += ["", Text("Not included:" if made.statements else "Why:", "bold")]
         lines += [
             Text(f"▲ {number:,}: {why}" if number > 1 else f"▲ {why}", colours["warning"])
             for why, number in made.refused.items()
@@ -358,7 +358,7 @@ def _text(letter: DeadLetter, rows: DeadLetterRows | None, places: str, how: Dea
     else:
         lines += _columns("as it was to be sent", rows.after) + _columns("as it was before", rows.before)
         if rows.after is None and rows.before is None:
-            lines += [Content(""), Content.styled("the letter holds no row", "$warning")]
+            lines += [Content(""), Content.styled("the dead letter has no row", "$warning")]
     return Content("\n").join(lines)
 
 

@@ -39,7 +39,7 @@ class JumpScreen(ModalScreen[JumpTarget | None]):
             label = Label(f" {letter} ", classes="letter", markup=False)
             label.styles.offset = place.offset
             yield label
-        yield Static("a letter goes there · Esc leaves", id="how", markup=False)
+        yield Static("type a letter to go there · Esc closes", id="how", markup=False)
 
     def on_key(self, event: events.Key) -> None:
         """Go to the letter's target; other keys have no effect."""

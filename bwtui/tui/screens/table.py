@@ -141,7 +141,7 @@ def _toast(table: TableStatus) -> str:
     counts = (
         (table.toast_fetched, "fetched by key"),
         (table.toast_placeholders, "sent as placeholder"),
-        (table.toast_superseded, "passed over: row gone"),
+        (table.toast_superseded, "skipped: row deleted"),
     )
     return " · ".join(f"{number:,} {what}" for number, what in counts if number)
 

@@ -221,7 +221,7 @@ def _facts(one: RelayedTransaction, now: float) -> Content:
     elif not one.acknowledged:
         words, tone = f"not acknowledged yet, for {figures.took(max(now - one.received, 0.0))}", "$warning"
     elif one.relayed_seconds is None or one.commit_seconds is None:
-        words = "acknowledged; when was not noted"
+        words = "acknowledged at an unknown time"
     else:
         since = figures.took(one.commit_seconds)
         words = f"acknowledged after {figures.took(one.relayed_seconds)}, {since} after its COMMIT"

@@ -54,7 +54,7 @@ def _marks(marks: tuple[ChartMark, ...]) -> Iterator[tuple[float, GridRow]]:
 def _errors(errors: tuple[ErrorEntry, ...]) -> Iterator[tuple[float, GridRow]]:
     for entry in errors:
         if entry.is_over:
-            what, text = Cell("✓ over", "muted"), f"{entry.message}; {_lasted(entry)}"
+            what, text = Cell("✓ resolved", "muted"), f"{entry.message}; {_lasted(entry)}"
         elif assessment.is_warning(entry):
             what, text = Cell("▲ warning", "warn"), entry.message
         else:

@@ -40,7 +40,7 @@ class LatencyPanel(Panel):
         if picture.status is None:
             return
         taken, over, buckets = _shown(picture)
-        lines = _stages(taken) if taken else [Content.styled("nothing was acknowledged yet", "$quiet")]
+        lines = _stages(taken) if taken else [Content.styled("nothing acknowledged yet", "$quiet")]
         if buckets and height >= len(lines) + _BARS + 1:
             left = height - len(lines) - 1
             gap = left > _BARS

@@ -213,7 +213,7 @@ class ComparisonScreen(RelayScreen):
         has_kafka = self._kafka is not None or self.report.question == "database"
         grid.show_pairs(self._pairs(), has_kafka=has_kafka)
         if self._record is None and not self._problem and self.finding.offset is not None:
-            grid.empty_text = "asking Kafka…"
+            grid.empty_text = "querying Kafka…"
         self.on_grid_highlighted(Grid.Highlighted(grid, grid.cursor_key))
 
     def _expected_lines(self) -> list[Text]:

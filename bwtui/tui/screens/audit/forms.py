@@ -91,7 +91,7 @@ class FormScreen(ModalScreen[dict[str, str] | None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "leave", "Cancel", key_display="Esc"),
-        Binding("ctrl+s", "send", "Do it"),
+        Binding("ctrl+s", "send", "Run"),
         Binding("down", "app.focus_next", show=False),
         Binding("up", "app.focus_previous", show=False),
     ]

@@ -62,12 +62,12 @@ class RecordingAuditing(JobsApp):
         fields = self._services()
         if not mend:
             fields += [
-                FormField("--topic-prefix", "topic prefix", "", "empty: into the recorded topics themselves"),
+                FormField("--topic-prefix", "topic prefix", "", "empty: the recorded topics themselves"),
                 FormField("--table", "tables", "", "regex; empty: all"),
                 FormField("--rate", "messages/s", "", "empty: as fast as it goes"),
             ]
         title = "Mend what is missing" if mend else "Replay this recording"
-        form = FormScreen(title, _MEND if mend else _REPLAY, fields, "Look first")
+        form = FormScreen(title, _MEND if mend else _REPLAY, fields, "Dry run first")
         self.push_screen(form, lambda values: self._look_first(values, mend=mend))
 
     def ask_to_send_again(self, key: RowKey, position: int, remark: str) -> None:
@@ -82,7 +82,7 @@ class RecordingAuditing(JobsApp):
             FormField(
                 "newest", "its newest message only, not all of them in their order", "yes", is_switch=True
             ),
-            FormField("--topic-prefix", "topic prefix", "", "empty: into the recorded topic itself"),
+            FormField("--topic-prefix", "topic prefix", "", "empty: the recorded topic itself"),
         ]
 
         def answer(values: dict[str, str] | None) -> None:
@@ -92,7 +92,7 @@ class RecordingAuditing(JobsApp):
             self._look_first(values, mend=False)
 
         words = f"{_AGAIN.format(key=fitted(f'{key.table} {key}', 200))} {remark}".strip()
-        self.push_screen(FormScreen("Send this key again", words, fields, "Look first"), answer)
+        self.push_screen(FormScreen("Send this key again", words, fields, "Dry run first"), answer)
 
     def _services(self) -> list[FormField]:
         services = self.recording_audit.connections or Connections("", "")
@@ -131,7 +131,7 @@ class RecordingAuditing(JobsApp):
                 self._show_plan()
             else:
                 self.notify(
-                    f"{key_for('replay')} shows what the replay would do", title="The dry run is done"
+                    f"{key_for('replay')} shows what the replay would send", title="The dry run is done"
                 )
 
         self.start_job(BackgroundJob("Dry run", self.child((*arguments, "--dry-run")), looked))
@@ -147,7 +147,7 @@ class RecordingAuditing(JobsApp):
                 self.start_job(BackgroundJob("Replay", self.child((*arguments, "--yes")), self._replayed))
 
         do = "Send them" if plan.get("messages") else ""
-        ask = AskScreen("What the replay would do", content, do, careful=True, name=topic_to_type(plan))
+        ask = AskScreen("What the replay would send", content, do, careful=True, name=topic_to_type(plan))
         self.push_screen(ask, answer)
 
     # -- results -------------------------------------------------------------------------------------------

@@ -158,7 +158,7 @@ class ReportScreen(RelayScreen):
     def _show_finding(self) -> None:
         finding, detail = self.selected_finding(), self.query_one("#finding", Detail)
         if finding is None or self._shown is None:
-            detail.border_title = "An audit" if self._shown is None else "What was audited"
+            detail.border_title = "An audit" if self._shown is None else "Audited data"
             detail.show(
                 (id(self._shown), self.app.theme), nothing_content(self._shown, self.host.model.recorded)
             )

@@ -194,7 +194,7 @@ class JourneyScreen(RelayScreen):
         way.show((self._shown,), content)
         stored = None if held is None or isinstance(held.what, str) else held.what
         ways = field_ways(chosen.fields, self._decoded(stored), self._decoded(newest), wrong)
-        self.query_one(FieldList).show(ways, "no fields are known of this change")
+        self.query_one(FieldList).show(ways, "no fields of this change are available")
 
     def _decoded(self, stored: "StoredRecord | None") -> DecodedPart | None:
         reader = self.kafka.reader

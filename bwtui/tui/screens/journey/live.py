@@ -256,7 +256,7 @@ class LiveJourney(JourneyScreen):
         A record that is matched by time alone may belong to a different change.
         """
         if moment.sample is None:
-            return AuditResult("muted", "nothing to compare it with: the change was not sampled"), set()
+            return AuditResult("muted", "nothing to compare with: the change was not sampled"), set()
         said, wrong = said_against(moment.sample.fields, stored, reader, moment.renamed)
         if said.tone == "bad" and not moment.is_sure:
             words = (

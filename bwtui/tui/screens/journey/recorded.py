@@ -313,7 +313,7 @@ class RecordedJourney(JourneyScreen):
             ]
             yield Fact("message", ", ".join((f"{one.topic} {words}", kind, *ids)), tone)
         if not change.messages:
-            reason = WITHOUT.get(change.without or "", change.without or "no reason is recorded")
+            reason = WITHOUT.get(change.without or "", change.without or "no reason recorded")
             yield Fact("no message", reason, "bad" if change.without == "dropped" else "warn")
         if change.is_repeat:
             yield Fact("sent again", "an earlier pass recorded this change already", "muted")
@@ -325,7 +325,7 @@ class RecordedJourney(JourneyScreen):
 
 def _more(change: Change, transaction: str) -> Iterable[Fact]:
     if change.operation == "snapshot":
-        yield Fact("snapshot", f"row {change.ordinal:,} of its table, as of lsn {change.lsn_text}")
+        yield Fact("snapshot", f"row {change.ordinal:,} of its table, as of LSN {change.lsn_text}")
     elif not change.in_transaction:
         yield Fact(
             change.operation, f"put into the stream at lsn {change.lsn_text}, pass {change.pass_number}"

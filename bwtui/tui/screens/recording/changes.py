@@ -87,7 +87,9 @@ class RecordedPair(ChangesPair):
         with contextlib.closing(self.recording.source.reopen()) as view:
             for change in view.changes(bounds.start, bounds.stop):
                 if self._is_left.is_set():
-                    raise BwtuiError("the export was stopped: its screen was left", "stay until it is done")
+                    raise BwtuiError(
+                        "the export was stopped because its screen was closed", "stay until it is done"
+                    )
                 if matches is None or matches(change):
                     yield change_object(change)
 

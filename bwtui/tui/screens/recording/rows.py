@@ -177,7 +177,7 @@ class AsOfScreen(OneTableScreen):
         def objects() -> Objects:
             for row in pages(fold):
                 if work.is_set():
-                    raise BwtuiError("the export was stopped: another position was asked for", "try it again")
+                    raise BwtuiError("the export was stopped: another position was asked for", "export again")
                 yield row_object(relation, row)
 
         await self.write(objects(), self.main_grid().remark)
@@ -258,7 +258,7 @@ class AsOfScreen(OneTableScreen):
         parts = []
         if self._work is not None:
             done, total = self._progress
-            grid.empty_text = "working out the rows…"
+            grid.empty_text = "applying the changes…"
             parts.append(f"{figures.percent(done / max(total, 1))} {self._doing}")
         elif self._head is not None:
             parts.append(self._number(self._head))

@@ -277,7 +277,9 @@ class RecordedTransactionsScreen(RelayScreen):
             parts.append(f"Those before position {fold.first:,} were not looked at. ")
         stopped = self._head is not None and fold.position != self._head.position
         notes = (
-            [f"▲ Stopped at position {fold.position:,}: moving the recording reads on. "] if stopped else []
+            [f"▲ Stopped at position {fold.position:,}; moving the position continues reading. "]
+            if stopped
+            else []
         )
         if fold.under_way is not None and not stopped:
             one = fold.under_way

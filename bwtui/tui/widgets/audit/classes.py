@@ -51,7 +51,7 @@ class ClassGrid(Grid):
         rows = [GridRow(ALL, (Cell(""), Cell("all findings", "strong"), Cell(figures.count(total))))]
         self.set_rows(rows + [_row(name, report.classes[name]) for name in names])
         hidden = len(report.classes) - len(names)
-        self.set_remark(f"{hidden} without · z" if hidden else "")
+        self.set_remark(f"{hidden} empty · z" if hidden else "")
 
 
 def _row(name: str, count: int) -> GridRow:

@@ -24,7 +24,7 @@ def table_lines(finding: ReportFinding, key: str, report: AuditReport, colours: 
     fences = [str(fence) for fence in report.raw.get("window", {}).get("fences") or ()]
     if fences:
         behind = f", and again up to {fences[-1]}" if len(fences) > 1 else ""
-        lines.append(Text(f"looked at as of {fences[0]}{behind}", quiet))
+        lines.append(Text(f"read as of {fences[0]}{behind}", quiet))
     return lines
 
 

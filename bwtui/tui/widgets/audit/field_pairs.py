@@ -112,7 +112,7 @@ def sent_lines(
         what = "no message of the recording has these bytes"
         if finding.position is not None:
             what = f"position {finding.position:,} of the recording, which is not open here"
-        return [Text(what, colours["warning"]), Text("the report knows: " + _reported(finding), quiet)]
+        return [Text(what, colours["warning"]), Text("from the report: " + _reported(finding), quiet)]
     sign, _ = OPERATIONS.get(change.operation, (" ", ""))
     head = Text.assemble(
         (f"{sign} {change.operation} {change.table}", "bold"), ("  key ", quiet), key_text(change)
@@ -127,7 +127,7 @@ def sent_lines(
 
 def _reported(finding: ReportFinding) -> str:
     facts = (finding.operation, finding.table, finding.key_text, finding.lsn)
-    return ", ".join(filter(None, facts)) or "only its place"
+    return ", ".join(filter(None, facts)) or "only the position is known"
 
 
 def _committed(change: Change, quiet: str) -> Text:
@@ -176,7 +176,7 @@ def kafka_lines(
     if finding.offset is None:
         return [where, Text(_nowhere(finding), colours["warning"])]
     if record is None:
-        return [where, Text("asking Kafka…", quiet)]
+        return [where, Text("querying Kafka…", quiet)]
     if isinstance(record, str):
         return [where, Text(f"✗ {HOLES.get(record, record)}", colours["error"])]
     stamp = datetime.fromtimestamp(record.timestamp / 1000).strftime("%Y-%m-%d %H:%M:%S")
@@ -197,4 +197,4 @@ def kafka_lines(
 def _nowhere(finding: ReportFinding) -> str:
     if finding.name in DATABASE:
         return "no record of it is there"
-    return "it has no place: no word of it ever came" if finding.topic is None else "no offset is known"
+    return "it has no place: no word of it ever came" if finding.topic is None else "unknown offset"

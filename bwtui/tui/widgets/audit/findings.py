@@ -146,7 +146,7 @@ def verdict_content(
     if report.verdict == "anomalies":
         sides = f"{report.wrong:,} in {sides}"
     elif report.verdict == "indeterminate":
-        sides = f"{report.classes.get(UNDECIDED, 0):,} of {sides} can't be decided"
+        sides = f"{report.classes.get(UNDECIDED, 0):,} of {sides} undecided"
     parts: list[tuple[str, str]] = [(f" {word}  ", f"bold {tone}"), (sides, "bold")]
     remarks = [] if report.when is None else [(f"{_when(report.when, now)} · ", "$quiet")]
     remarks += [("values are masked · ", "$warning")] if report.masked else []
@@ -167,7 +167,7 @@ def _failure(report: AuditReport | None, failed: CommandExit, now: float) -> Con
         (failed.error or f"it ended with exit code {failed.code}", "bold"),
         "\n   ",
         (older, "$warning"),
-        (f"→ {failed.hint}" if failed.hint else f"{key_for('verify')} tries it again", "$quiet"),
+        (f"→ {failed.hint}" if failed.hint else f"{key_for('verify')} tries again", "$quiet"),
     )
 
 

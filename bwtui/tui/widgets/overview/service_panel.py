@@ -33,7 +33,7 @@ class ServicePanel(Panel):
         if old <= OLD_AFTER:
             return ""
         if now - self._since <= OLD_AFTER:
-            return f"· {figures.duration(old)} old; it is being asked again"
+            return f"· {figures.duration(old)} old; querying again"
         return f"▲ no answer for {figures.duration(old)}: this is how it was then"
 
     def put_lines(self, lines: list[Content], height: int) -> None:

@@ -103,7 +103,7 @@ def change_content(
         lines.append(Text("» sent again: an earlier pass recorded this change already", colours["secondary"]))
     lines += [_message(message, colours) for message in change.messages]
     if not change.messages:
-        reason = WITHOUT.get(change.without or "", change.without or "no reason is recorded")
+        reason = WITHOUT.get(change.without or "", change.without or "no reason recorded")
         style = colours["error"] if change.without == "dropped" else colours["warning"]
         lines.append(Text(f"no message: {reason}", style))
     if change.filled:

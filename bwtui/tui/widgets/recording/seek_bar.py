@@ -40,7 +40,7 @@ class SeekBar(Vertical):
         """Create the input, and the label for a complaint."""
         with Horizontal():
             yield Label(":", id="colon")
-            yield CompletingInput(self._completed, placeholder="where to?", select_on_focus=True)
+            yield CompletingInput(self._completed, placeholder="go to?", select_on_focus=True)
         yield Label(FORMS, id="forms", markup=False)
 
     def on_mount(self) -> None:
