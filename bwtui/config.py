@@ -113,8 +113,8 @@ class Config:
             option = BY_NAME[name]
             fields[option.field] = tuple((key, str(s.value)) for key, s in properties.items())
             origins |= {f"{option.table}.{key}": s.origin for key, s in properties.items()}
-        told = tuple((name, origin) for name, origin in origins.items() if origin != DEFAULT)
-        return RelaySettings(**fields, origins=told)
+        explicit = tuple((name, origin) for name, origin in origins.items() if origin != DEFAULT)
+        return RelaySettings(**fields, origins=explicit)
 
     def check(self) -> None:
         """Raise UsageError for settings that exclude each other, whatever further options are given."""
@@ -139,14 +139,14 @@ class Config:
         """Reject options that --exactly-once does not support."""
         if not settings.exactly_once:
             return
-        others = {
+        excluded = {
             "heal": settings.heal,
             "snapshot-by": settings.snapshot_by != "export",
             "snapshot-workers": (settings.snapshot_workers or 1) > 1,
             "spark-master": bool(settings.spark_master),
         }
-        for name, is_given in others.items():
-            if is_given:
+        for name, is_set in excluded.items():
+            if is_set:
                 raise UsageError(
                     f"{self.place('exactly-once')} can't be combined with {self.place(name)} yet",
                     _WITHOUT[name],
@@ -173,12 +173,12 @@ def load(
     return _merge(layers, profile, tuple(file.path for file in files), typed or {})
 
 
-def of_command_line(given: Mapping[str, Any], typed: Mapping[str, str]) -> Config:
+def of_command_line(options: Mapping[str, Any], typed: Mapping[str, str]) -> Config:
     """Return the settings of the command line over the defaults, without variables and files.
 
-    ``given`` is as for `load`. Raises UsageError.
+    ``options`` is as for `load`. Raises UsageError.
     """
-    return _merge([_defaults(), _command_line(given, typed)], None, (), typed)
+    return _merge([_defaults(), _command_line(options, typed)], None, (), typed)
 
 
 def of_file(file: ConfigFile) -> Iterator[Config]:
@@ -221,9 +221,9 @@ def _environment(environ: Mapping[str, str]) -> Layer:
     return layer
 
 
-def _command_line(given: Mapping[str, Any], typed: Mapping[str, str]) -> Layer:
+def _command_line(options: Mapping[str, Any], typed: Mapping[str, str]) -> Layer:
     layer = Layer(COMMAND_LINE)
-    for name, value in given.items():
+    for name, value in options.items():
         option = BY_NAME[name]
         if value is None or value == ():
             continue

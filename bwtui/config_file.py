@@ -76,9 +76,9 @@ def _is_table_of_tables(value: Any) -> bool:
     return isinstance(value, dict) and all(isinstance(table, dict) for table in value.values())
 
 
-def suggestion(word: str, names: list[str]) -> str:
+def suggestion(name: str, names: list[str]) -> str:
     """Return the hint for a name that is not one of ``names``: the nearest of them, or all."""
-    close = nearest(word, names)
+    close = nearest(name, names)
     if close is not None:
         return f"did you mean {close!r}?"
     return "valid names: " + (", ".join(names) or "none")
@@ -135,14 +135,14 @@ def _check_table(origin: str, table: str, value: Any) -> None:
 
 def _screen_table(origin: str, table: str, value: Any) -> dict[str, tuple[str, ...]]:
     _check_table(origin, table, value)
-    found: dict[str, tuple[str, ...]] = {}
-    for key, given in value.items():
-        texts = [given] if isinstance(given, str) else given
+    entries: dict[str, tuple[str, ...]] = {}
+    for key, entry in value.items():
+        texts = [entry] if isinstance(entry, str) else entry
         with refused_at(f"{table_place(origin, table)}: {key}"):
             if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
                 raise ValueError("expected a string, or a list of strings (put it in quotes)")
-        found[key.replace("_", "-")] = tuple(texts)
-    return found
+        entries[key.replace("_", "-")] = tuple(texts)
+    return entries
 
 
 def _file_pairs(origin: str, option: Option, value: Any) -> dict[str, str]:

@@ -74,10 +74,10 @@ def packages_needed() -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        told = package_missing(error)
-        if told is None:
+        missing = package_missing(error)
+        if missing is None:
             raise
-        raise told from error
+        raise missing from error
 
 
 def require_packages(*names: str) -> None:
@@ -89,12 +89,12 @@ def require_packages(*names: str) -> None:
 
 def _missing_packages_error(name: str, lacking: list[str]) -> BwtuiError:
     # All at once: code that needs one of them mostly needs the others.
-    wanted = _requirements()
+    requirements = _requirements()
     pip = [sys.executable, "-m", "pip", "install"]
     if not _is_installed("pip"):
         # An environment created by uv has no pip.
         pip = ["uv", "pip", "install", "--python", sys.executable]
-    install = shlex.join([*pip, *(wanted.get(one, one) for one in lacking)])
+    install = shlex.join([*pip, *(requirements.get(one, one) for one in lacking)])
     return RefusedError(
         f"this needs {name}, which is not installed here; relay, screens and recordings work without it",
         f"run: {install}",
@@ -113,7 +113,7 @@ def _requirements() -> dict[str, str]:
     import importlib.metadata
 
     try:
-        wanted = importlib.metadata.requires("bwtui") or []
+        requirements = importlib.metadata.requires("bwtui") or []
     except importlib.metadata.PackageNotFoundError:
         return {}
-    return {match[0]: one for one in wanted if ";" not in one and (match := _NAME.match(one))}
+    return {match[0]: one for one in requirements if ";" not in one and (match := _NAME.match(one))}

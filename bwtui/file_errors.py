@@ -34,13 +34,13 @@ _WITHOUT_A_PATH = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFI
 
 
 def file_failed(
-    what: str, error: OSError, kind: type[BwtuiError] = StateFailed, name: str = "the file"
+    action: str, error: OSError, kind: type[BwtuiError] = StateFailed, name: str = "the file"
 ) -> BwtuiError:
-    """Return the error whose message is ``what`` and the system's reason, with a hint for that reason.
+    """Return the error whose message is ``action`` and the system's reason, with a hint for that reason.
 
     ``name`` is the hint's name for the file if the error itself names none, as while writing it.
     """
-    return kind(f"{what}: {reason_of(error)}", hint_for(error, name))
+    return kind(f"{action}: {reason_of(error)}", hint_for(error, name))
 
 
 def reason_of(error: OSError) -> str:

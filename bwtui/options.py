@@ -94,9 +94,9 @@ class Option:
         return "BWTUI_" + self.name.upper().replace("-", "_")
 
 
-def nearest(word: str, candidates: Iterable[str]) -> str | None:
-    """Return the candidate that ``word`` was probably meant to be, or None."""
-    matches = difflib.get_close_matches(word, list(candidates), n=1, cutoff=0.6)
+def nearest(text: str, candidates: Iterable[str]) -> str | None:
+    """Return the candidate that ``text`` was probably meant to be, or None."""
+    matches = difflib.get_close_matches(text, list(candidates), n=1, cutoff=0.6)
     return matches[0] if matches else None
 
 

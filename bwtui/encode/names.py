@@ -106,12 +106,12 @@ class RecordOwners:
         if not self._namespace:
             return None
         names, taker = record_names(table, self._namespace), f"{table.namespace}.{table.name}"
-        wanted = [f"{names.namespace}.{record}" for record in (names.value, names.key)]
-        for full in wanted:
+        full_names = [f"{names.namespace}.{record}" for record in (names.value, names.key)]
+        for full in full_names:
             owner = self._owners.get(full.lower(), taker)
             if owner != taker:
                 return owner, full
-        self._owners.update({full.lower(): taker for full in wanted})
+        self._owners.update({full.lower(): taker for full in full_names})
         return None
 
 

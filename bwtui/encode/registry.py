@@ -121,18 +121,18 @@ class _RegistryClient(SchemaRegistryClient):
     def numbers(self, subject: str, *, deleted: bool) -> list[int]:
         """Return the numbers of a subject's versions; with ``deleted`` also of softly deleted ones."""
         path = f"subjects/{quote(subject, safe='')}/versions"
-        found = self._rest_client.get(path, {"deleted": "true"} if deleted else {})
-        if not all(isinstance(number, int) for number in found):
+        versions = self._rest_client.get(path, {"deleted": "true"} if deleted else {})
+        if not all(isinstance(number, int) for number in versions):
             raise TypeError("no numbers")
-        return list(found)
+        return list(versions)
 
     def stored(self, subject: str, version: int) -> StoredVersion:
         """Return one version, even if it is softly deleted."""
         path = f"subjects/{quote(subject, safe='')}/versions/{version}"
-        found = self._rest_client.get(path, {"deleted": "true"})
-        moment = found.get("ts")
+        data = self._rest_client.get(path, {"deleted": "true"})
+        moment = data.get("ts")
         registered = moment / 1000 if isinstance(moment, int | float) and moment > 0 else None
-        number, text = found["id"], found["schema"]
+        number, text = data["id"], data["schema"]
         if not isinstance(number, int) or not isinstance(text, str):
             raise TypeError("no schema")
         return StoredVersion(number, text, registered)
@@ -193,22 +193,22 @@ class SchemaRegistry:
         not a registry.
         """
         self._bound_caches()
-        found = self._look_up(subject, Schema(schema, "AVRO"))
-        if found is not None and found.schema_id is not None and found.version is not None:
-            return RegisteredSchema(subject, found.schema_id, found.version, schema)
+        registered = self._look_up(subject, Schema(schema, "AVRO"))
+        if registered is not None and registered.schema_id is not None and registered.version is not None:
+            return RegisteredSchema(subject, registered.schema_id, registered.version, schema)
         self._refuse_misread(subject, schema)
         return self.register_new(subject, schema)
 
     def register_new(self, subject: str, schema: str) -> RegisteredSchema:
         """Register the first schema of a subject, with fewer requests. Raises as `register` does."""
-        wanted = Schema(schema, "AVRO")
+        requested = Schema(schema, "AVRO")
         self._bound_caches()
         try:
             with self._asking(subject):
-                answer = self._client.register_schema_full_response(subject, wanted)
+                answer = self._client.register_schema_full_response(subject, requested)
                 version = answer.version
                 if version is None:
-                    version = self._client.lookup_schema(subject, wanted).version
+                    version = self._client.lookup_schema(subject, requested).version
         except SchemaRefused as error:
             if error.status != 409:
                 raise
@@ -259,18 +259,18 @@ class SchemaRegistry:
 
     def verdict(self, subject: str, schema: str) -> SchemaCheck:
         """Predict the result of `register`, without registering. Raises ConnectionFailed or SchemaRefused."""
-        wanted = Schema(schema, "AVRO")
+        requested = Schema(schema, "AVRO")
         latest = self._latest(subject)
         rule = self.level(subject)
         if latest is None:
             return SchemaCheck(subject, "new", rule)
-        if self._look_up(subject, wanted) is not None:
+        if self._look_up(subject, requested) is not None:
             return SchemaCheck(subject, "unchanged", rule)
         wrong = tuple(misread(latest, schema)) if rule != "NONE" else ()
         if wrong:
             return SchemaCheck(subject, "incompatible", rule, wrong)
         with self._asking(subject):
-            if self._client.test_compatibility(subject, wanted, verbose=True):
+            if self._client.test_compatibility(subject, requested, verbose=True):
                 return SchemaCheck(subject, "compatible", rule)
         reasons = tuple(incompatibilities(latest, schema, rule))
         return SchemaCheck(subject, "incompatible", rule, reasons)
@@ -446,17 +446,17 @@ def _watch_requests(client: SchemaRegistryClient, seconds: float) -> None:
 
 def _base(url: str, location: str) -> str:
     """Return the registry's new base address if a request to ``url`` was redirected to ``location``."""
-    asked, target = urlsplit(url), urlsplit(urljoin(url, location))
-    path = target.path.removesuffix("/").removesuffix(asked.path.removesuffix("/"))
+    source, target = urlsplit(url), urlsplit(urljoin(url, location))
+    path = target.path.removesuffix("/").removesuffix(source.path.removesuffix("/"))
     return url_without_user(f"{target.scheme}://{target.netloc}{path}")
 
 
 def _record_name(schema: str) -> str:
     """Return the full name of a schema's record; empty if it is not a record."""
-    found = as_record(schema) or {}
-    name = str(found.get("name", ""))
+    record = as_record(schema) or {}
+    name = str(record.get("name", ""))
     # According to Avro's specification, a name with dots is a full name.
-    return name if "." in name else ".".join(filter(None, (str(found.get("namespace") or ""), name)))
+    return name if "." in name else ".".join(filter(None, (str(record.get("namespace") or ""), name)))
 
 
 def _refused(subject: str, error: SchemaRegistryError) -> SchemaRefused:

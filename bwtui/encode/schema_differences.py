@@ -96,10 +96,10 @@ def _meaning(avro: Any) -> list[tuple[str, Any]]:
 def as_record(schema: str) -> dict[str, Any] | None:
     """Parse an Avro record's schema; return None for any other: a subject may belong to a different tool."""
     try:
-        found = json.loads(schema)
+        data = json.loads(schema)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) and found.get("type") == "record" else None
+    return data if isinstance(data, dict) and data.get("type") == "record" else None
 
 
 def differences(before: str, after: str) -> list[SchemaDifference]:

@@ -94,7 +94,7 @@ class MetadataEncoder:
 
 
 def _json(status: str, id: str, events: Mapping[str, int] | None, ts_ms: int) -> bytes:
-    said = {
+    data = {
         "status": status,
         "id": id,
         "event_count": None if events is None else sum(events.values()),
@@ -103,4 +103,4 @@ def _json(status: str, id: str, events: Mapping[str, int] | None, ts_ms: int) ->
         else [{"data_collection": table, "event_count": count} for table, count in events.items()],
         "ts_ms": ts_ms,
     }
-    return json.dumps(said).encode()
+    return json.dumps(data).encode()

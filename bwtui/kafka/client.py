@@ -101,13 +101,13 @@ def headers_of(message: Message) -> RecordHeaders:
     """
     try:
         # The type stubs also allow the types that a producer accepts.
-        found: Any = message.headers()
+        headers: Any = message.headers()
         # This call makes Python check for an error, because -1 is also the error value of its argument's
         # parser.
         "".ljust(-1)
     except (UnicodeDecodeError, SystemError):
         return UNREADABLE
-    return found or []
+    return headers or []
 
 
 def plain_kafka_error(error: KafkaError, config: Config, topic: str | None = None) -> BwtuiError:
@@ -255,8 +255,8 @@ def _plain(error: KafkaError) -> KafkaError:
     return _no_broker("an HTTP server" if int(match[1]) == _HTTP else "a different service")
 
 
-def _no_broker(what: str) -> KafkaError:
-    return KafkaError(KafkaError._TRANSPORT, f"{what} answers there, not a Kafka broker")
+def _no_broker(service: str) -> KafkaError:
+    return KafkaError(KafkaError._TRANSPORT, f"{service} answers there, not a Kafka broker")
 
 
 def _speaks_http(broker: str) -> bool:

@@ -46,8 +46,8 @@ class LoggedAdmin(AdminClient):
 
     def list_consumer_groups(self, **more: Any) -> Future[Any]:  # type: ignore[override]
         end = _begin("list_consumer_groups", ())
-        asked = super().list_consumer_groups
-        return _ended(lambda: {"": asked(**more)}, end)[""]
+        request = super().list_consumer_groups
+        return _ended(lambda: {"": request(**more)}, end)[""]
 
     def describe_consumer_groups(  # type: ignore[override]
         self, group_ids: list[str], **more: Any
@@ -93,18 +93,18 @@ def _ended(
     except BaseException as error:
         end(_reason(error))
         raise
-    left = len(futures)
+    pending = len(futures)
     if not futures:
         end("")
     results: list[str] = []
 
     def done(future: Future[Any]) -> None:
-        nonlocal left
+        nonlocal pending
         error = future.exception()
         if error is not None:
             results.append(_reason(error))
-        left -= 1
-        if left == 0:
+        pending -= 1
+        if pending == 0:
             end(results[0] if results else "")
 
     for future in futures.values():

@@ -75,9 +75,9 @@ def producer_config(
     Raises UsageError for a setting that would break a guarantee; ``place`` says where it was set.
     """
     config: dict[str, Any] = dict(defaults)
-    given = [("kafka-config", *pair) for pair in settings.kafka_config]
-    given += [("topic-config", *pair) for pair in settings.topic_config]
-    for option, key, value in given:
+    entries = [("kafka-config", *pair) for pair in settings.kafka_config]
+    entries += [("topic-config", *pair) for pair in settings.topic_config]
+    for option, key, value in entries:
         allowed, reason = FIXED.get(key, (None, ""))
         if allowed is not None and value.lower() not in allowed:
             raise UsageError(

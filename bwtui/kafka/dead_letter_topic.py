@@ -122,7 +122,7 @@ class DeadLetterTopicReader:
     def _read(self) -> None:
         if self._consumer is None:
             self._consumer = new_client(Consumer, {**self._config, **_CONFIG, "error_cb": self._heard})
-        consumer, until, left = self._consumer, time.monotonic() + _LOOK_SECONDS, _LOOK_BYTES
+        consumer, until, remaining = self._consumer, time.monotonic() + _LOOK_SECONDS, _LOOK_BYTES
         with COMMANDS.issued(KAFKA, f"read the end of {self._topic}"):
             ends = self._ends(consumer)
             open_ends = {number: end for number, end in ends.items() if self._next[number] < end}
@@ -131,9 +131,9 @@ class DeadLetterTopicReader:
                 return
             consumer.assign([TopicPartition(self._topic, n, self._next[n]) for n in open_ends])
             try:
-                while open_ends and left > 0 and time.monotonic() < until:
+                while open_ends and remaining > 0 and time.monotonic() < until:
                     for message in consumer.consume(_AT_ONCE, 0.1):
-                        left -= self._take(message, open_ends)
+                        remaining -= self._take(message, open_ends)
             finally:
                 consumer.unassign()
             self.is_through = not open_ends
@@ -195,8 +195,8 @@ class DeadLetterTopicReader:
 def _identity(value: bytes | None) -> str | None:
     """Return the identity of the change that a dead letter is about; None if it is not a dead letter."""
     try:
-        found: Any = json.loads(value or b"")
-        names = (found["table"], found["operation"], found["commit_lsn"], found["ordinal"])
+        letter: Any = json.loads(value or b"")
+        names = (letter["table"], letter["operation"], letter["commit_lsn"], letter["ordinal"])
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
     return identity(*names) if all(isinstance(name, str | int) for name in names) else None

@@ -125,17 +125,17 @@ class GroupReader:
 
     def _listed(self) -> dict[str, str]:
         """Return the state of each group."""
-        found = self._asked().list_consumer_groups(request_timeout=REQUEST_SECONDS).result()
+        result = self._asked().list_consumer_groups(request_timeout=REQUEST_SECONDS).result()
         self._heard.has_answered = True
-        for error in found.errors:
+        for error in result.errors:
             # The client's own error class is not an Exception.
             raise error if isinstance(error, KafkaException) else KafkaException(error)
-        return {one.group_id: _words(one.state) for one in found.valid}
+        return {one.group_id: _words(one.state) for one in result.valid}
 
     def _committed(self, groups: Iterable[str], topics: set[str], notes: list[str]) -> dict[str, _Offsets]:
         """Return each group's committed offsets in ``topics``, without groups that have none there."""
         admin = self._asked()
-        asked = {
+        futures = {
             name: admin.list_consumer_group_offsets(
                 [ConsumerGroupTopicPartitions(name)], request_timeout=REQUEST_SECONDS
             )[name]
@@ -143,12 +143,12 @@ class GroupReader:
         }
         committed: dict[str, _Offsets] = {}
         refused = 0
-        for name, future in asked.items():
-            found = _result(future)
-            if found is None:
+        for name, future in futures.items():
+            result = _result(future)
+            if result is None:
                 refused += 1
                 continue
-            offsets = {(p.topic, p.partition): p.offset for p in found.topic_partitions if p.topic in topics}
+            offsets = {(p.topic, p.partition): p.offset for p in result.topic_partitions if p.topic in topics}
             offsets = {place: offset for place, offset in offsets.items() if offset >= 0}
             if offsets:
                 committed[name] = offsets
@@ -165,16 +165,16 @@ class GroupReader:
         places: list[Place] = []
         refused = 0
         for topic, future in described.items():
-            found = _result(future)
-            refused += found is None
-            places += [(topic, one.id) for one in found.partitions] if found else []
-        wanted = {TopicPartition(*place): OffsetSpec.latest() for place in places}
-        asked = admin.list_offsets(wanted, request_timeout=REQUEST_SECONDS) if wanted else {}
+            result = _result(future)
+            refused += result is None
+            places += [(topic, one.id) for one in result.partitions] if result else []
+        request = {TopicPartition(*place): OffsetSpec.latest() for place in places}
+        futures = admin.list_offsets(request, request_timeout=REQUEST_SECONDS) if request else {}
         ends: _Offsets = {}
-        for at, future in asked.items():
-            found = _result(future)
-            if found is not None:
-                ends[at.topic, at.partition] = int(found.offset)
+        for at, future in futures.items():
+            result = _result(future)
+            if result is not None:
+                ends[at.topic, at.partition] = int(result.offset)
         if refused:
             notes.append(
                 f"the end offsets of {_many(refused, 'topic')} are unavailable: no right, or no such topic"
@@ -184,9 +184,9 @@ class GroupReader:
     def _members(self, groups: list[str]) -> dict[str, int]:
         if not groups:
             return {}
-        asked = self._asked().describe_consumer_groups(groups, request_timeout=REQUEST_SECONDS)
-        found = {name: _result(future) for name, future in asked.items()}
-        return {name: len(one.members) for name, one in found.items() if one is not None}
+        futures = self._asked().describe_consumer_groups(groups, request_timeout=REQUEST_SECONDS)
+        results = {name: _result(future) for name, future in futures.items()}
+        return {name: len(one.members) for name, one in results.items() if one is not None}
 
     def _group(
         self, name: str, state: str, members: int | None, committed: _Offsets, ends: _Offsets
@@ -219,16 +219,16 @@ class GroupReader:
 
     def _read_times(self, unread: list[_Unread], notes: list[str]) -> None:
         """Look up the timestamps of first unread messages that are not cached."""
-        left = [which for which in unread if which not in self._times][:_READS]
+        pending = [which for which in unread if which not in self._times][:_READS]
         until = time.monotonic() + _READ_SECONDS
         self._empty.clear()
-        if not left:
+        if not pending:
             return
         with COMMANDS.issued(KAFKA, "read the first unread message of partitions"):
-            while left and time.monotonic() < until:
+            while pending and time.monotonic() < until:
                 # A partition can be read only from one offset at a time.
-                now = dict(reversed(left))
-                left = [which for which in left if now.get(which[0]) != which[1]]
+                now = dict(reversed(pending))
+                pending = [which for which in pending if now.get(which[0]) != which[1]]
                 if not self._read(now, until, notes):
                     return
         while len(self._times) > _REMEMBERED:
@@ -275,13 +275,13 @@ class GroupReader:
 
 def _unread(committed: Mapping[str, _Offsets], ends: _Offsets) -> list[_Unread]:
     """Return the first unread offsets of groups, those with the most unread messages first."""
-    found = {
+    sizes = {
         (place, offset): ends[place] - offset
         for offsets in committed.values()
         for place, offset in offsets.items()
         if offset < ends.get(place, 0)
     }
-    return sorted(found, key=lambda which: -found[which])
+    return sorted(sizes, key=lambda which: -sizes[which])
 
 
 def _result(future: Future[Any]) -> Any:

@@ -119,30 +119,30 @@ class KeyReader:
         ``partition`` is the key's partition, if known.
         """
         numbers = self._partitions(topic) if partition is None else [partition]
-        found = KeyRecords()
+        result = KeyRecords()
         ranges: dict[int, tuple[int, int]] = {}
         for number in numbers:
             low, high = self._bounds(topic, number)
             begin = max(low, high - MOST_OFFSETS // len(numbers))
-            found.is_cut |= begin > low
-            found.looked += high - begin
+            result.is_cut |= begin > low
+            result.looked += high - begin
             ranges[number] = (begin, high)
         size = 0
         for message in self._read(topic, ranges):
             if is_damage(message):
-                found.is_damaged = True
+                result.is_damaged = True
                 continue
             key = message.key()
             if key is None or not is_key(key):
                 continue
-            found.count += 1
+            result.count += 1
             size += len(message.value() or b"")
-            if len(found.records) == KEPT:
-                size -= len(found.records.popleft().value or b"")
-            found.records.append(_stored(message))
-            while size > _KEPT_BYTES and len(found.records) > 1:
-                size -= len(found.records.popleft().value or b"")
-        return found
+            if len(result.records) == KEPT:
+                size -= len(result.records.popleft().value or b"")
+            result.records.append(_stored(message))
+            while size > _KEPT_BYTES and len(result.records) > 1:
+                size -= len(result.records.popleft().value or b"")
+        return result
 
     def close(self) -> None:
         """Disconnect."""
@@ -157,8 +157,8 @@ class KeyReader:
         return self._client
 
     def _partitions(self, topic: str) -> list[int]:
-        found = self._patiently(lambda seconds: self._consumer.list_topics(topic, timeout=seconds))
-        described = found.topics[topic]
+        metadata = self._patiently(lambda seconds: self._consumer.list_topics(topic, timeout=seconds))
+        described = metadata.topics[topic]
         if described.error is not None:
             raise plain_kafka_error(described.error, self._config, topic)
         return sorted(described.partitions)
@@ -184,33 +184,33 @@ class KeyReader:
                 waited = time.monotonic() - begun
                 is_down = self._heard.is_refusal or (self._heard.all_failed and waited > QUICK_SECONDS)
                 if error.args[0].code() not in _NO_ANSWER or is_down or waited > REQUEST_SECONDS:
-                    told = self._heard.instead_of(error.args[0])
+                    reason = self._heard.instead_of(error.args[0])
                     is_silent = self._heard.is_summary and error.args[0].code() in _NO_ANSWER
                     if is_silent and waited > _HANGS_UP_SECONDS:
                         raise self._silence(topic) from error
-                    raise plain_kafka_error(told, self._config, topic) from error
+                    raise plain_kafka_error(reason, self._config, topic) from error
             else:
                 self._heard.has_answered = True
                 return answer
 
     def _read(self, topic: str, ranges: Mapping[int, tuple[int, int]]) -> Iterator[Message]:
         """Yield the records in these ranges, or for a damaged partition the damage. Raises BwtuiError."""
-        left = {number: bounds[1] for number, bounds in ranges.items() if bounds[1] > bounds[0]}
+        ends = {number: bounds[1] for number, bounds in ranges.items() if bounds[1] > bounds[0]}
         consumer, heard_at = self._consumer, time.monotonic()
-        consumer.assign([TopicPartition(topic, number, ranges[number][0]) for number in left])
+        consumer.assign([TopicPartition(topic, number, ranges[number][0]) for number in ends])
         try:
-            while left:
+            while ends:
                 self._look_around()
                 for message in consumer.consume(_AT_A_TIME, _TRY_SECONDS):
                     heard_at = time.monotonic()
                     number, offset = message.partition(), message.offset() or 0
-                    if number is None or number not in left or not self._is_news(message, topic):
+                    if number is None or number not in ends or not self._is_news(message, topic):
                         continue
                     is_whole = message.error() is None
-                    if is_damage(message) or (is_whole and offset < left[number]):
+                    if is_damage(message) or (is_whole and offset < ends[number]):
                         yield message
-                    if not is_whole or offset >= left[number] - 1:
-                        del left[number]
+                    if not is_whole or offset >= ends[number] - 1:
+                        del ends[number]
                 if time.monotonic() - heard_at > REQUEST_SECONDS:
                     raise self._silence(topic)
         except KafkaException as error:
@@ -228,9 +228,9 @@ class KeyReader:
         return False
 
     def _silence(self, topic: str | None) -> ConnectionFailed:
-        what = f"sends no data of topic {topic}" if topic else "does not respond"
+        problem = f"sends no data of topic {topic}" if topic else "does not respond"
         return ConnectionFailed(
-            f"Kafka at {self._config.get('bootstrap.servers', '')} {what}",
+            f"Kafka at {self._config.get('bootstrap.servers', '')} {problem}",
             "check that the broker is running and not suspended",
         )
 

@@ -155,8 +155,8 @@ def _list(
     offsets: dict[Place, int] = {}
     deadline = time.monotonic() + REQUEST_SECONDS
     while True:
-        asked = {TopicPartition(*place): where for place in places if place not in offsets}
-        answers = admin.list_offsets(asked, isolation_level=isolation, request_timeout=REQUEST_SECONDS)
+        request = {TopicPartition(*place): where for place in places if place not in offsets}
+        answers = admin.list_offsets(request, isolation_level=isolation, request_timeout=REQUEST_SECONDS)
         for at, answer in answers.items():
             if _failed_with(answer, WITHOUT_LEADER) and time.monotonic() < deadline:
                 continue

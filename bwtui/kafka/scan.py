@@ -123,8 +123,8 @@ class SplitScan:
         heard_at = time.monotonic()
         while self._next < self._split.high:
             self._check()
-            wanted = min(self._count, self._split.high - self._next)
-            events = self._consumer.consume(wanted, _WAIT_SECONDS)
+            count = min(self._count, self._split.high - self._next)
+            events = self._consumer.consume(count, _WAIT_SECONDS)
             messages = _without_errors(events)
             if len(messages) < len(events):
                 # Nothing after a damaged batch in the same answer is reliable.

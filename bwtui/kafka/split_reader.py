@@ -32,18 +32,18 @@ class SplitReadOptions:
 
 
 def read_split(
-    config: Config, split: Split, wanted: SplitReadOptions, check: Callable[[], None] = lambda: None
+    config: Config, split: Split, options: SplitReadOptions, check: Callable[[], None] = lambda: None
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records and the holes of one split.
 
     ``check`` is called between two reads, and may raise to end the scan. Raises ConnectionFailed, and
     RefusedError for a missing topic.
     """
-    batches = SplitBatches(split, wanted.columns)
+    batches = SplitBatches(split, options.columns)
     held: list[Hole] = []
     delivered = missing = 0
-    keeps_gaps = wanted.aborted and wanted.isolation == "read_committed"
-    for part in SplitScan(config, split, wanted.isolation, wanted.patience, check):
+    keeps_gaps = options.aborted and options.isolation == "read_committed"
+    for part in SplitScan(config, split, options.isolation, options.patience, check):
         yield from batches.of_messages(part.messages, part.offsets)
         held += part.holes
         delivered += len(part.offsets)
@@ -55,7 +55,7 @@ def read_split(
     gaps = [hole for hole in held if hole.kind == "gap"] if keeps_gaps else []
     if gaps:
         again = split._replace(low=gaps[0].low, high=gaps[-1].high)
-        scan = SplitScan(config, again, "read_uncommitted", wanted.patience, check)
+        scan = SplitScan(config, again, "read_uncommitted", options.patience, check)
         yield from _aborted(scan, gaps, batches)
         held = [hole for hole in held if hole.kind != "gap"]
     yield from batches.of_holes(held)
@@ -67,22 +67,22 @@ def _aborted(scan: SplitScan, gaps: list[Hole], batches: SplitBatches) -> Iterat
     for part in scan:
         # Compaction may have made more holes meanwhile, where the first scan had records.
         yield from batches.of_holes(within_gaps(part.holes, gaps))
-        found = [
+        numbers = [
             number
             for number, offset in enumerate(part.offsets)
             for gap in [gaps[bisect_right(lows, offset) - 1]]
             if offset < gap.high
         ]
-        messages = [part.messages[number] for number in found]
-        yield from batches.of_messages(messages, [part.offsets[number] for number in found], ABORTED)
+        messages = [part.messages[number] for number in numbers]
+        yield from batches.of_messages(messages, [part.offsets[number] for number in numbers], ABORTED)
 
 
 def within_gaps(holes: Sequence[Hole], gaps: Sequence[Hole]) -> list[Hole]:
     """Return the parts of ``holes`` within ``gaps``, which must be in ascending order."""
     lows = [gap.low for gap in gaps]
-    found = []
+    result = []
     for kind, low, high in holes:
         for gap in gaps[max(bisect_right(lows, low) - 1, 0) : bisect_right(lows, high - 1)]:
             if max(low, gap.low) < min(high, gap.high):
-                found.append(Hole(kind, max(low, gap.low), min(high, gap.high)))
-    return found
+                result.append(Hole(kind, max(low, gap.low), min(high, gap.high)))
+    return result

@@ -49,8 +49,8 @@ class BackfillRequest:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "BackfillRequest":
         """Rebuild it from ``dataclasses.asdict``, ignoring keys that this version does not know."""
-        made: BackfillRequest = from_json_object(cls, data)
-        return made
+        request: BackfillRequest = from_json_object(cls, data)
+        return request
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +118,8 @@ class BackfillStatus:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "BackfillStatus":
         """Rebuild it from ``dataclasses.asdict``, ignoring keys that this version does not know."""
-        made: BackfillStatus = from_json_object(cls, data)
-        return made
+        request: BackfillStatus = from_json_object(cls, data)
+        return request
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +144,8 @@ class FirstSnapshot:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "FirstSnapshot":
         """Rebuild it from ``dataclasses.asdict``, ignoring keys that this version does not know."""
-        made: FirstSnapshot = from_json_object(cls, data)
-        return made
+        request: FirstSnapshot = from_json_object(cls, data)
+        return request
 
 
 def whole_tables(status: Mapping[str, Any], since: float, reasons: Collection[str]) -> set[str]:

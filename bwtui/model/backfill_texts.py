@@ -19,9 +19,9 @@ def progress_text(status: BackfillStatus, now: float | None = None) -> str:
     if status.state == "waiting":
         return status.detail or (f"waiting, {sent}" if status.chunks else "waiting for its turn")
     if status.state == "done":
-        took = duration(status.ended - status.started) if status.started else ""
+        seconds = duration(status.ended - status.started) if status.started else ""
         dropped = f"{status.dropped:,} dropped, see 'bwtui dead-letters list'" if status.dropped else ""
-        return ", ".join(filter(None, (sent, _skipped(status), dropped, f"in {took}" if took else "")))
+        return ", ".join(filter(None, (sent, _skipped(status), dropped, f"in {seconds}" if seconds else "")))
     if status.state in ("paused", "cancelled"):
         return f"{status.state}, {sent}"
     pace = f"{rate(status.rows_per_second)}/s" if status.rows_per_second else ""
@@ -74,8 +74,8 @@ def _remaining_time(status: BackfillStatus, now: float | None) -> str:
     now = time.time() if now is None else now
     if not done or not status.rows_per_second or not status.started or done >= 0.99:
         return ""
-    left = ((status.estimate or 0) - _processed(status)) / status.rows_per_second
-    return f"{duration(left)} left"
+    remaining = ((status.estimate or 0) - _processed(status)) / status.rows_per_second
+    return f"{duration(remaining)} left"
 
 
 def snapshot_command(tables: Iterable[str], *, relay: str = "", unkeyed: bool = False) -> str:

@@ -45,18 +45,18 @@ def gaps_of(status: Status) -> list[TopicGap]:
     proof = {entry.table for entry in status.not_proven}
     lacking = _lacking(status)
     named = {one.table for one in lacking}
-    found = [
+    gaps = [
         *_of_heal(status.heal),
         *_of_proof([entry for entry in status.not_proven if entry.table not in named]),
         *_of_backfills(lacking),
         *_of_publication([one for one in status.not_captured if one not in proof]),
     ]
-    return sorted(found, key=lambda gap: not gap.needs_action)
+    return sorted(gaps, key=lambda gap: not gap.needs_action)
 
 
 def key_of(status: Status) -> str:
     """Return a text that changes when a gap opens or closes, and not with the progress of its repair."""
-    return " ".join(word for gap in gaps_of(status) for word in gap.key)
+    return " ".join(part for gap in gaps_of(status) for part in gap.key)
 
 
 def with_gaps(status: Status) -> Status:
@@ -112,9 +112,9 @@ def _of_proof(entries: Sequence[UnprovenTable]) -> Iterator[TopicGap]:
         )
         if not these:
             continue
-        first, *others = these
+        first, *rest = these
         since = f" since {format_lsn(first.since_lsn)}" if first.since_lsn else ""
-        also = f"; also not proven: {_named([one.table for one in others])}" if others else ""
+        also = f"; also not proven: {_named([one.table for one in rest])}" if rest else ""
         says = f"{first.table} is not proven{since}: {first.reason}{also}"
         hint = f"run '{first.command}' for {first.table}" if needs_action else _WAIT
         key = tuple(f"{one.table}: {one.reason}" for one in these)

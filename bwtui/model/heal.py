@@ -29,5 +29,5 @@ class HealStatus:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "HealStatus":
         """Rebuild it from ``dataclasses.asdict``, ignoring keys that this version does not know."""
-        made: HealStatus = from_json_object(cls, data)
-        return made
+        status: HealStatus = from_json_object(cls, data)
+        return status

@@ -77,39 +77,39 @@ class Histogram:
 
     def percentiles(self, shares: tuple[float, ...]) -> Mapping[float, float]:
         """Return the percentile of each share; ``shares`` must be ascending."""
-        found = dict.fromkeys(shares, math.nan)
+        result = dict.fromkeys(shares, math.nan)
         waiting = iter(shares)
         share = next(waiting, None)
-        seen = 0
+        counted = 0
         for bucket, count in sorted(self._counts.items()):
-            seen += count
-            while share is not None and seen >= share * self.count:
+            counted += count
+            while share is not None and counted >= share * self.count:
                 lower, upper = _bounds(bucket)
-                found[share] = min(max((lower + upper) / 2, self.least), self.most)
+                result[share] = min(max((lower + upper) / 2, self.least), self.most)
                 share = next(waiting, None)
-        return found
+        return result
 
     def distribution(self) -> Distribution:
         """Return it in the few buckets of `BOUNDS`; a value equal to a bound is not below it."""
-        below, seen, bounds = [], 0, iter(BOUNDS)
+        below, counted, bounds = [], 0, iter(BOUNDS)
         bound = next(bounds, None)
         for bucket, count in sorted(self._counts.items()):
             upper = _bounds(bucket)[1]
             while bound is not None and upper > bound:
-                below.append(seen)
+                below.append(counted)
                 bound = next(bounds, None)
-            seen += count
-        below += [seen] * (len(BOUNDS) - len(below))
+            counted += count
+        below += [counted] * (len(BOUNDS) - len(below))
         return Distribution(tuple(below), self.count, self.sum)
 
     def buckets(self) -> list[tuple[float, float, int]]:
         """Return the non-empty buckets in order: lower end, upper end, and number of values."""
-        found = []
+        result = []
         for bucket, count in sorted(self._counts.items()):
             lower, upper = _bounds(bucket)
             lower = lower if lower > -math.inf else self.least
-            found.append((lower, upper if upper < math.inf else self.most, count))
-        return found
+            result.append((lower, upper if upper < math.inf else self.most, count))
+        return result
 
 
 def _bucket(value: float) -> int:

@@ -30,8 +30,8 @@ class Percentiles:
     @classmethod
     def of(cls, histogram: Histogram) -> "Percentiles":
         """Return the percentiles of a non-empty histogram, in whole microseconds."""
-        found = histogram.percentiles(_SHARES)
-        ends = (histogram.least, *(found[share] for share in _SHARES), histogram.most)
+        percentiles = histogram.percentiles(_SHARES)
+        ends = (histogram.least, *(percentiles[share] for share in _SHARES), histogram.most)
         return cls(histogram.count, *(round(value, 6) for value in ends))
 
 

@@ -67,7 +67,7 @@ class Position:
 
     def to_json(self) -> bytes:
         """Return the record's value."""
-        said: dict[str, Any] = {
+        data: dict[str, Any] = {
             "system_identifier": self.system,
             "database": self.database,
             "slot": self.slot,
@@ -85,7 +85,7 @@ class Position:
         }
         recorded = dict(zip(_RECORDED, self.recorded or (), strict=False))
         more = {"chunks": self.chunks, "events": self.events, "recorded": recorded}
-        return json.dumps(said | {name: value for name, value in more.items() if value}).encode()
+        return json.dumps(data | {name: value for name, value in more.items() if value}).encode()
 
     @classmethod
     def from_json(cls, value: bytes) -> "Position":

@@ -24,9 +24,9 @@ def split_qualified(text: str) -> tuple[str, str] | None:
 
     Parts without quotes become lower case, as PostgreSQL does for ASCII letters.
     """
-    if (found := _QUALIFIED.fullmatch(text)) is None:
+    if (match := _QUALIFIED.fullmatch(text)) is None:
         return None
-    schema, bare_schema, name, bare_name = (part or "" for part in found.groups())
+    schema, bare_schema, name, bare_name = (part or "" for part in match.groups())
     return _unquoted(schema) or _folded(bare_schema), _unquoted(name) or _folded(bare_name)
 
 

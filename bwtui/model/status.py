@@ -257,8 +257,8 @@ class Status:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "Status":
         """Rebuild a status from `to_json`, ignoring keys that this version does not know."""
-        known = {f.name for f in dataclasses.fields(cls)}
-        values = {key: value for key, value in data.items() if key in known}
+        names = {f.name for f in dataclasses.fields(cls)}
+        values = {key: value for key, value in data.items() if key in names}
         for name in _LSN_FIELDS:
             if name in values:
                 values[name] = parse_lsn(values[name])
@@ -345,7 +345,7 @@ class ChangeSample:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "ChangeSample":
         """Rebuild a sample from ``dataclasses.asdict``, ignoring keys that this version does not know."""
-        made: ChangeSample = from_json_object(
+        sample: ChangeSample = from_json_object(
             cls, {**data, "fields": [from_json_object(FieldChange, f) for f in data["fields"]]}
         )
-        return made
+        return sample

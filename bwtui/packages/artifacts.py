@@ -46,10 +46,10 @@ class ArtifactStore:
 
         Raises RefusedError for a file with a different sha256, ConnectionFailed when it can't be fetched.
         """
-        wanted = [artifact for group in groups for artifact in lockfile.load()[group]]
+        artifacts = [artifact for group in groups for artifact in lockfile.load()[group]]
         self.files.mkdir(parents=True, exist_ok=True)
         with self._exclusive():
-            missing = [artifact for artifact in wanted if not self._present(artifact)]
+            missing = [artifact for artifact in artifacts if not self._present(artifact)]
             if missing:
                 self._download(missing, progress)
 

@@ -122,10 +122,10 @@ class ClassArchive:
 
     def _remove_stale(self) -> None:
         oldest = 0.0 if self._by_one else _STALE_SECONDS
-        for left in self._folder.glob("*.partial"):
+        for partial in self._folder.glob("*.partial"):
             with contextlib.suppress(OSError):
-                if time.time() - left.stat().st_mtime >= oldest:
-                    left.unlink()
+                if time.time() - partial.stat().st_mtime >= oldest:
+                    partial.unlink()
 
     def _base_options(self) -> list[str]:
         if not self._base.exists():

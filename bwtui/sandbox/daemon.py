@@ -174,8 +174,8 @@ def main() -> None:
         lock.flush()
         memory = layout.recall()
         _wait_for_remains(layout.data, Path(memory.postgres_place or layout.data))
-        wanted = (*kafka.ports(brokers), *registry.PORTS, *postgres.PORTS)
-        memory.ports |= ports.choose(wanted, memory.ports)
+        names = (*kafka.ports(brokers), *registry.PORTS, *postgres.PORTS)
+        memory.ports |= ports.choose(names, memory.ports)
         layout.remember(memory)
         endpoints = {
             "postgres": postgres.dsn(memory),

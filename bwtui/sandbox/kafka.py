@@ -78,13 +78,13 @@ def heap_mb(brokers: int = 1) -> int:
 
     Raises UsageError.
     """
-    given = os.environ.get(_HEAP)
-    if not given:
+    text = os.environ.get(_HEAP)
+    if not text:
         return HEAP_MB if brokers == 1 else HEAP_MB_OF_THREE
-    match = re.fullmatch(r"([1-9]\d*)([mg])", given.lower())
+    match = re.fullmatch(r"([1-9]\d*)([mg])", text.lower())
     if match is None:
         raise UsageError(
-            f"{_HEAP} is {given!r}, which is not a valid heap size", f"use Java's format: {_HEAP}=1g"
+            f"{_HEAP} is {text!r}, which is not a valid heap size", f"use Java's format: {_HEAP}=1g"
         )
     return int(match[1]) * (1024 if match[2] == "g" else 1)
 

@@ -155,9 +155,9 @@ class ServiceRunner:
                     path.unlink(missing_ok=True)
             self._launch()
         elif self.state is not ServiceState.DIED:
-            what = Path(self._before[0][0]).name if self._preparing else "it"
+            program = Path(self._before[0][0]).name if self._preparing else "it"
             how = f"with exit code {code}" if code >= 0 else f"by {signal.Signals(-code).name}"
-            self._died(f"{what} ended {how}")
+            self._died(f"{program} ended {how}")
 
     def _died(self, reason: str) -> None:
         self.state, self.death = (

@@ -93,13 +93,13 @@ class SinkService:
         """Return one sentence on why nothing can be delivered at present, or None."""
         return None
 
-    def ensure_topics(self, wanted: Mapping[str, bool]) -> Limits:
-        """Create those of the ``wanted`` topics that are missing; the value says whether a topic is keyed.
+    def ensure_topics(self, topics: Mapping[str, bool]) -> Limits:
+        """Create those of the ``topics`` topics that are missing; the value says whether a topic is keyed.
 
         They are created all together. Any thread may call it. Raises ConnectionFailed, which is worth a
         retry.
         """
-        return {topic: TopicLimits(_MAX_MESSAGE_BYTES, compacted=False) for topic in wanted}
+        return {topic: TopicLimits(_MAX_MESSAGE_BYTES, compacted=False) for topic in topics}
 
     def present_topics(self, topics: Collection[str], *, with_beginnings: bool) -> PresentTopics:
         """Return the present state of ``topics``, as far as it can be determined; any thread may call it.

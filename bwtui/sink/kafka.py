@@ -95,9 +95,9 @@ def preconditions(settings: RelaySettings) -> Sequence[Precondition]:
     def registry() -> str:
         from bwtui.encode.registry import SchemaRegistry
 
-        asked = SchemaRegistry(settings.schema_registry, settings.registry_config)
-        asked.check()
-        return asked.url_without_user
+        client = SchemaRegistry(settings.schema_registry, settings.registry_config)
+        client.check()
+        return client.url_without_user
 
     return ("Kafka", brokers), ("schema registry", registry)
 
@@ -249,8 +249,8 @@ class KafkaSink(Purgeable):
             # Not its `flush`, which loses delivery reports if the producer ends meanwhile. But only a flush
             # sends messages that still wait for others.
             call = self._producer.flush if self.lingers > _LONG_LINGER else self._producer.poll
-            left = max(0.0, until - time.monotonic()) if len(self._producer) else 0.0
-            self._serve(call, min(left, _FLUSH_SECONDS))
+            remaining = max(0.0, until - time.monotonic()) if len(self._producer) else 0.0
+            self._serve(call, min(remaining, _FLUSH_SECONDS))
             if not len(self._producer):
                 self._outage = None
             self._pump()
@@ -380,8 +380,8 @@ class KafkaService(SinkService):
     def outage(self) -> str | None:
         return self._sink.outage()
 
-    def ensure_topics(self, wanted: Mapping[str, bool]) -> Limits:
-        return self._admin.ensure_all(wanted)
+    def ensure_topics(self, topics: Mapping[str, bool]) -> Limits:
+        return self._admin.ensure_all(topics)
 
     def present_topics(self, topics: Collection[str], *, with_beginnings: bool) -> PresentTopics:
         return self._now.look(topics, with_beginnings=with_beginnings)

@@ -79,19 +79,19 @@ class PositionTopic(TopicAdmin):
             step = _STEP
             while True:
                 start = max(low, high - step)
-                found = self._read(consumer, start, key)
-                if found is not None or start <= low:
-                    return self._position(found)
+                value = self._read(consumer, start, key)
+                if value is not None or start <= low:
+                    return self._position(value)
                 step *= _FACTOR
         finally:
             consumer.close()
 
     def _bounds(self, consumer: Consumer, place: TopicPartition) -> tuple[int, int]:
         """Return the partition's first offset, and an end offset before which every transaction has ended."""
-        wanted = {place: OffsetSpec.latest()}
+        request = {place: OffsetSpec.latest()}
         level = IsolationLevel.READ_UNCOMMITTED
-        asked = self._asked().list_offsets(wanted, isolation_level=level, request_timeout=_WAIT_SECONDS)
-        end = asked[place].result().offset
+        futures = self._asked().list_offsets(request, isolation_level=level, request_timeout=_WAIT_SECONDS)
+        end = futures[place].result().offset
         until = time.monotonic() + _HIDDEN_SECONDS
         while True:
             low, stable = consumer.get_watermark_offsets(place, _WAIT_SECONDS)
@@ -108,15 +108,15 @@ class PositionTopic(TopicAdmin):
     def _read(self, consumer: Consumer, start: int, key: bytes) -> bytes | None:
         """Return the newest committed value of ``key`` from offset ``start`` on."""
         consumer.assign([TopicPartition(self.topic, 0, start)])
-        found = None
+        value = None
         while (record := consumer.poll(_WAIT_SECONDS)) is not None:
             error = record.error()
             if error is not None and error.code() == KafkaError._PARTITION_EOF:
-                return found
+                return value
             if error is not None:
                 raise KafkaException(error)
             if record.key() == key:
-                found = record.value()
+                value = record.value()
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
 
     def _position(self, value: bytes | None) -> Position | None:

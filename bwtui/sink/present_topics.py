@@ -31,8 +31,8 @@ class TopicInspector:
     def cluster(self) -> str:
         """Return the cluster's ID. Raises ConnectionFailed."""
         try:
-            asked = self._asked().describe_cluster(request_timeout=_REQUEST_SECONDS)
-            return str(asked.result().cluster_id or "")
+            future = self._asked().describe_cluster(request_timeout=_REQUEST_SECONDS)
+            return str(future.result().cluster_id or "")
         except KafkaException as error:
             raise unreachable(self._broker, self._heard.instead_of(error.args[0])) from error
 
@@ -66,10 +66,12 @@ class TopicInspector:
 
     def _described(self, topics: Collection[str]) -> tuple[dict[str, TopicDescription], list[str]]:
         """Return those of ``topics`` that exist, and the names of those that do not."""
-        asked = self._asked().describe_topics(TopicCollection(list(topics)), request_timeout=_REQUEST_SECONDS)
+        futures = self._asked().describe_topics(
+            TopicCollection(list(topics)), request_timeout=_REQUEST_SECONDS
+        )
         described: dict[str, TopicDescription] = {}
         gone = []
-        for topic, future in asked.items():
+        for topic, future in futures.items():
             try:
                 described[topic] = future.result()
             except KafkaException as error:
@@ -88,11 +90,11 @@ class TopicInspector:
         return ready_client(self._client, self._heard)
 
     def _present(self, described: dict[str, TopicDescription], with_beginnings: bool) -> PresentTopics:
-        lost, looked = dict.fromkeys(described, 0), dict.fromkeys(described, 0)
+        lost, counted = dict.fromkeys(described, 0), dict.fromkeys(described, 0)
         if with_beginnings:
             for place, offset in self._offsets(described, OffsetSpec.earliest()):
                 lost[place.topic] += offset
-                looked[place.topic] += 1
+                counted[place.topic] += 1
         # Kafka deletes no records from the start of a topic that is only compacted: compaction moves no first
         # offset.
         deleting = self._deleting([topic for topic in lost if lost[topic]])
@@ -100,7 +102,7 @@ class TopicInspector:
             topic: PresentTopic(
                 topic_id(now),
                 len(now.partitions),
-                lost[topic] if looked[topic] == len(now.partitions) else None,
+                lost[topic] if counted[topic] == len(now.partitions) else None,
                 topic in deleting,
             )
             for topic, now in described.items()
@@ -111,16 +113,16 @@ class TopicInspector:
         if not topics:
             return set()
         resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
-        asked = self._client.describe_configs(resources, request_timeout=_REQUEST_SECONDS)
-        found = set()
-        for resource, future in asked.items():
+        futures = self._client.describe_configs(resources, request_timeout=_REQUEST_SECONDS)
+        deleting = set()
+        for resource, future in futures.items():
             try:
                 if "delete" in future.result()["cleanup.policy"].value:
-                    found.add(str(resource.name))
+                    deleting.add(str(resource.name))
             except KafkaException as error:
                 if error.args[0].code() not in (*MISSING_TOPIC, KafkaError.TOPIC_AUTHORIZATION_FAILED):
                     raise
-        return found
+        return deleting
 
     def _offsets(
         self, described: dict[str, TopicDescription], which: OffsetSpec
@@ -129,11 +131,11 @@ class TopicInspector:
         places = [TopicPartition(topic, one.id) for topic, now in described.items() for one in now.partitions]
         # In batches: confluent-kafka 2.16 corrupts memory if a call for many partitions is slow.
         for begin in range(0, len(places), _AT_ONCE):
-            wanted = dict.fromkeys(places[begin : begin + _AT_ONCE], which)
-            asked = self._client.list_offsets(
-                wanted, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=_REQUEST_SECONDS
+            request = dict.fromkeys(places[begin : begin + _AT_ONCE], which)
+            futures = self._client.list_offsets(
+                request, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=_REQUEST_SECONDS
             )
-            for place, future in asked.items():
+            for place, future in futures.items():
                 try:
                     yield place, future.result().offset
                 except KafkaException as error:

@@ -28,20 +28,20 @@ class RequeuePlan:
 
 def requeue_plan(letters: Iterable[tuple[DeadLetter, DeadLetterRows | None]]) -> RequeuePlan:
     """Return the statements that re-send the rows of ``letters``."""
-    made = RequeuePlan()
+    plan = RequeuePlan()
     groups: dict[tuple[str, tuple[str, ...]], dict[tuple[str, ...], None]] = {}
     for letter, rows in letters:
         why = refusal(letter, rows)
         if why:
-            made.refused[why] = made.refused.get(why, 0) + 1
+            plan.refused[why] = plan.refused.get(why, 0) + 1
             continue
         names = tuple(name for name, _ in letter.key)
         values = tuple(value or "" for _, value in letter.key)
         groups.setdefault((letter.table, names), {})[values] = None
     for (table, names), keys in groups.items():
-        made.rows += len(keys)
-        made.statements += _statements(table, names, list(keys))
-    return made
+        plan.rows += len(keys)
+        plan.statements += _statements(table, names, list(keys))
+    return plan
 
 
 def refusal(letter: DeadLetter, rows: DeadLetterRows | None) -> str:
@@ -80,14 +80,14 @@ def _statements(table: str, names: Sequence[str], keys: Sequence[tuple[str, ...]
     if len(names) > 1:
         columns = f"({columns})"
     listed = ", ".join(map(quote_literal, names))
-    made = []
+    statements = []
     for at in range(0, len(keys), _KEYS):
         where = f" WHERE {columns} IN ({_values(keys[at : at + _KEYS])})"
         quote = _quote(where)
         where = f"{quote}{where}{quote}"
         outer = _quote(table, where, listed)
-        made.append(_STATEMENT.format(quote=outer, literal=literal, names=listed, where=where))
-    return made
+        statements.append(_STATEMENT.format(quote=outer, literal=literal, names=listed, where=where))
+    return statements
 
 
 def _quote(*texts: str) -> str:

@@ -77,28 +77,28 @@ class TopicAdmin:
             raise limits
         return limits
 
-    def ensure_all(self, wanted: Mapping[str, bool]) -> Limits:
+    def ensure_all(self, topics: Mapping[str, bool]) -> Limits:
         """Create the topics that are missing, and return the limits of all, or why one is refused.
 
-        ``wanted`` says which of them are keyed. A topic created here keeps every key's latest row without a
+        ``topics`` says which of them are keyed. A topic created here keeps every key's latest row without a
         time limit: keyed ones are compacted, and unkeyed ones, which can't be, have unlimited retention.
         Partitions and replicas are the broker's defaults. The refusal is ServiceRefused if someone has to fix
         something first, and RefusedError if no topic can have that name. Raises ConnectionFailed if a retry
         may help; the retry then finds the topics created so far.
         """
-        existing = self._limits(list(wanted))
-        missing = [topic for topic in wanted if topic not in existing]
+        existing = self._limits(list(topics))
+        missing = [topic for topic in topics if topic not in existing]
         if missing:
-            existing |= self._create({topic: wanted[topic] for topic in missing})
+            existing |= self._create({topic: topics[topic] for topic in missing})
             # Another client created these at the same moment, possibly with different settings.
             existing |= self._limits([topic for topic in missing if topic not in existing])
-        limits = {topic: existing.get(topic) or self._ours(keyed) for topic, keyed in wanted.items()}
+        limits = {topic: existing.get(topic) or self._ours(keyed) for topic, keyed in topics.items()}
         return self._with_partitions(limits)
 
     def existing(self, topics: Sequence[str]) -> Limits:
         """Return the limits of ``topics`` like `ensure_all`, without creating any."""
-        found = self._limits(topics)
-        return self._with_partitions({topic: found.get(topic) or missing_topic(topic) for topic in topics})
+        limits = self._limits(topics)
+        return self._with_partitions({topic: limits.get(topic) or missing_topic(topic) for topic in topics})
 
     def _with_partitions(self, limits: Limits) -> Limits:
         usable = [topic for topic, one in limits.items() if isinstance(one, TopicLimits)]
@@ -121,9 +121,11 @@ class TopicAdmin:
         counts: dict[str, PresentTopic | RefusedError] = {}
         # A broker may learn of a topic slightly after the controller has created it.
         until = time.monotonic() + _REQUEST_SECONDS
-        while left := [topic for topic in topics if topic not in counts]:
-            asked = self._asked().describe_topics(TopicCollection(left), request_timeout=_REQUEST_SECONDS)
-            for topic, future in asked.items():
+        while pending := [topic for topic in topics if topic not in counts]:
+            futures = self._asked().describe_topics(
+                TopicCollection(pending), request_timeout=_REQUEST_SECONDS
+            )
+            for topic, future in futures.items():
                 try:
                     described = future.result()
                     counts[topic] = PresentTopic(topic_id(described), len(described.partitions))
@@ -137,19 +139,19 @@ class TopicAdmin:
                 time.sleep(0.02)
         return counts
 
-    def _create(self, wanted: Mapping[str, bool]) -> Limits:
+    def _create(self, keyed_topics: Mapping[str, bool]) -> Limits:
         """Create topics; the result leaves out those that another client has created meanwhile."""
-        topics = [self._new(topic, keyed) for topic, keyed in wanted.items()]
+        topics = [self._new(topic, keyed) for topic, keyed in keyed_topics.items()]
         limits: Limits = {}
-        asked = self._asked().create_topics(topics, request_timeout=_REQUEST_SECONDS)
-        for topic, future in asked.items():
+        futures = self._asked().create_topics(topics, request_timeout=_REQUEST_SECONDS)
+        for topic, future in futures.items():
             try:
                 future.result()
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                     limits[topic] = self._refused(error, topic)
             else:
-                limits[topic] = replace(self._ours(wanted[topic]), is_new=True)
+                limits[topic] = replace(self._ours(keyed_topics[topic]), is_new=True)
         return limits
 
     def _new(self, topic: str, keyed: bool) -> NewTopic:
@@ -164,9 +166,9 @@ class TopicAdmin:
         if not topics:
             return {}
         resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
-        asked = self._asked().describe_configs(resources, request_timeout=_REQUEST_SECONDS)
+        futures = self._asked().describe_configs(resources, request_timeout=_REQUEST_SECONDS)
         limits: Limits = {}
-        for resource, future in asked.items():
+        for resource, future in futures.items():
             topic = str(resource.name)
             try:
                 policy = future.result()["cleanup.policy"].value

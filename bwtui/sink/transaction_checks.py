@@ -30,36 +30,36 @@ def preconditions(settings: RelaySettings) -> Sequence[Precondition]:
     """Return the checks that Kafka and the schema registry respond, and that transactions work."""
 
     def transactions() -> str:
-        found, brokers = _broker_limits(settings)
-        wanted = int(dict(settings.kafka_config).get("transaction.timeout.ms", 0)) or None
-        return judged(settings, found, brokers, wanted)
+        limits, brokers = _broker_limits(settings)
+        timeout = int(dict(settings.kafka_config).get("transaction.timeout.ms", 0)) or None
+        return judged(settings, limits, brokers, timeout)
 
     return (*of_kafka(settings), ("Kafka transactions", transactions))
 
 
-def judged(settings: RelaySettings, found: dict[str, int], brokers: int, wanted: int | None) -> str:
+def judged(settings: RelaySettings, limits: dict[str, int], brokers: int, timeout: int | None) -> str:
     """Return the result in a few words. Raises ServiceRefused if transactions are not possible.
 
-    ``wanted`` is the given transaction.timeout.ms (milliseconds). Settings that the brokers do not show are
-    missing from ``found``.
+    ``timeout`` is the given transaction.timeout.ms (milliseconds). Settings that the brokers do not show are
+    missing from ``limits``.
     """
-    longest = found.get(_LONGEST)
-    if longest is not None and wanted is not None and wanted > longest:
+    longest = limits.get(_LONGEST)
+    if longest is not None and timeout is not None and timeout > longest:
         raise ServiceRefused(
-            f"transaction.timeout.ms is {wanted}, but the brokers allow at most {longest}",
+            f"transaction.timeout.ms is {timeout}, but the brokers allow at most {longest}",
             f"set -C transaction.timeout.ms={longest} or less, or raise {_LONGEST} on the brokers",
         )
-    if brokers < found.get(_MIN_ISR, 0):
+    if brokers < limits.get(_MIN_ISR, 0):
         raise ServiceRefused(
-            f"transactions need {found[_MIN_ISR]} in-sync replicas ({_MIN_ISR}); brokers up: {brokers}",
+            f"transactions need {limits[_MIN_ISR]} in-sync replicas ({_MIN_ISR}); brokers up: {brokers}",
             f"start more brokers, or lower {_MIN_ISR} on the brokers",
         )
-    told = [f"position in topic {positions_topic(settings)}"]
+    notes = [f"position in topic {positions_topic(settings)}"]
     if longest is not None:
-        told.append(f"a snapshot may take {min(longest, wanted or longest) // 1_000} s")
-    if brokers > 1 and found.get(_REPLICAS, brokers) == 1:
-        told.append(f"{_REPLICAS} is 1: the relay waits while that one broker is down")
-    return ", ".join(told)
+        notes.append(f"a snapshot may take {min(longest, timeout or longest) // 1_000} s")
+    if brokers > 1 and limits.get(_REPLICAS, brokers) == 1:
+        notes.append(f"{_REPLICAS} is 1: the relay waits while that one broker is down")
+    return ", ".join(notes)
 
 
 def _broker_limits(settings: RelaySettings) -> tuple[dict[str, int], int]:

@@ -119,9 +119,9 @@ class PendingCommit:
         """Wait at most ``timeout`` seconds; return whether it has ended."""
         until = time.monotonic() + timeout
         while not self._begin_if_ready():
-            if (left := until - time.monotonic()) <= 0:
+            if (remaining := until - time.monotonic()) <= 0:
                 return False
-            time.sleep(min(left, _READY_SECONDS))
+            time.sleep(min(remaining, _READY_SECONDS))
         return self._ended.wait(max(0.0, until - time.monotonic()))
 
     def is_over(self, timeout: float) -> bool:
@@ -227,6 +227,6 @@ def _error_of(call: Callable[[float], object]) -> KafkaError | None:
 
 def _reason(error: KafkaException | BufferError) -> KafkaError:
     if isinstance(error, KafkaException):
-        found: KafkaError = error.args[0]
-        return found
+        reason: KafkaError = error.args[0]
+        return reason
     return KafkaError(KafkaError._QUEUE_FULL)

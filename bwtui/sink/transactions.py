@@ -336,9 +336,9 @@ class TransactionalSink(KafkaSink):
                     self._break(None)
                     break
                 self._begin_commit()
-            if (left := until - time.monotonic()) <= 0:
+            if (remaining := until - time.monotonic()) <= 0:
                 return False
-            self.poll(left)
+            self.poll(remaining)
         return self._end(max(0.0, until - time.monotonic()))
 
     def _end(self, timeout: float) -> bool:

@@ -205,10 +205,10 @@ def load_relation(connection: Connection, table: TableInfo, columns: Sequence[st
 def load_types(connection: Connection, oids: Sequence[int]) -> dict[int, TypeInfo]:
     """Return the pg_type entries of ``oids`` and of every type that they are based on."""
     types: dict[int, TypeInfo] = {}
-    wanted = list(oids)
-    while wanted:
-        rows = query(connection, _TYPES_SQL, wanted)
+    pending = list(oids)
+    while pending:
+        rows = query(connection, _TYPES_SQL, pending)
         types |= {row[0]: TypeInfo(*row) for row in rows}
         referenced = [oid for info in types.values() for oid in (info.base_oid, info.element_oid)]
-        wanted = [oid for oid in dict.fromkeys(referenced) if oid and oid not in types]
+        pending = [oid for oid in dict.fromkeys(referenced) if oid and oid not in types]
     return types

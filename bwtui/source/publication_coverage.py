@@ -113,12 +113,12 @@ def shortfalls(
             if not entry.inserts and chosen(table):
                 says = "is published without its inserts, and so not at all"
                 yield _shortfall(table, says, instead, captured=False)
-    own_tables = publication.published_tables(connection, names[:1])
-    own = {(table.namespace, table.name) for table in own_tables}
+    keyed_entries = publication.published_tables(connection, names[:1])
+    keyed = {(table.namespace, table.name) for table in keyed_entries}
     # The publication has tables without a replica identity, now or later, so it must not publish their
     # updates.
     is_mixed = names[0] in opened or any(
-        (table.namespace, table.name) in own for table in filter(lacks_identity, every)
+        (table.namespace, table.name) in keyed for table in filter(lacks_identity, every)
     )
     narrow = narrowed(connection, names, entries)
     for table in every:
@@ -126,11 +126,11 @@ def shortfalls(
         if entry is None or not chosen(table):
             continue
         for says in narrow.get((table.namespace, table.name), ()):
-            name = names[0] if (table.namespace, table.name) in own else names[-1]
+            name = names[0] if (table.namespace, table.name) in keyed else names[-1]
             yield _shortfall(table, says, _widen(name, table, has_slot=has_slot))
         if lacks_identity(table):
             continue
-        if (table.namespace, table.name) not in own:
+        if (table.namespace, table.name) not in keyed:
             move = _move(connection, settings.publication_name, table)
             yield from _in_part(table, entry, f"run: {move}")
         elif is_mixed:
@@ -147,19 +147,19 @@ def narrowed(
 
     ``entries`` are the entries of the publications ``names``.
     """
-    left_out: dict[tuple[str, str], list[str]] = {}
+    restrictions: dict[tuple[str, str], list[str]] = {}
     by_table: dict[tuple[str, str], list[PublishedTable]] = {}
     for entry in entries:
         by_table.setdefault((entry.namespace, entry.name), []).append(entry)
     for table, its_entries in by_table.items():
         if filtered := list(_filtered(its_entries)):
-            left_out[table] = filtered
+            restrictions[table] = filtered
     if connection.server_version >= 150000:
         for namespace, name, columns in query(connection, _COLUMNS_SQL, list(names)):
             plural = "columns" if len(columns) > 1 else "column"
             says = f"is published without its {plural} {', '.join(columns)}"
-            left_out.setdefault((namespace, name), []).append(says)
-    return left_out
+            restrictions.setdefault((namespace, name), []).append(says)
+    return restrictions
 
 
 def _filtered(entries: Sequence[PublishedTable]) -> Iterator[str]:
@@ -170,11 +170,11 @@ def _filtered(entries: Sequence[PublishedTable]) -> Iterator[str]:
     filters: dict[str, list[str]] = {}
     every = []
     for operation in ("inserts", "updates", "deletes"):
-        given = [entry.row_filter for entry in entries if getattr(entry, operation)]
-        if given:
+        filters_of = [entry.row_filter for entry in entries if getattr(entry, operation)]
+        if filters_of:
             every.append(operation)
-        if given and None not in given:
-            row_filter = " or ".join(dict.fromkeys(map(str, given)))
+        if filters_of and None not in filters_of:
+            row_filter = " or ".join(dict.fromkeys(map(str, filters_of)))
             filters.setdefault(row_filter, []).append(operation)
     for row_filter, operations in filters.items():
         if operations == every:
@@ -224,8 +224,8 @@ def _list_instead(
     unkeyed = [table for table in tables if lacks_identity(table)]
     joins = bool(unkeyed) and len(names) == 1 and settings.allow_unkeyed
     if joins and has_slot:
-        made = format_sql(publication.create_unkeyed_statement(names[0], unkeyed))
-        return f"run 'bwtui doctor' again after this step: {_NEW_ONE.format(made)}"
+        statement = format_sql(publication.create_unkeyed_statement(names[0], unkeyed))
+        return f"run 'bwtui doctor' again after this step: {_NEW_ONE.format(statement)}"
     statements = publication.create_statements(names[0], tables)[: 2 if joins else len(names)]
     dropped = ", ".join(map(quote_identifier, names))
     return "to list the tables instead, add the former row filters and options, and run: " + format_sql(
@@ -320,8 +320,8 @@ class _PublicationHints:
 
     def _make(self, tables: Sequence[TableInfo]) -> str:
         # One text for all of them: there may be thousands.
-        made = format_sql(publication.create_unkeyed_statement(self._names[0], tables))
-        return f"{_JOINS}; {_NEW_ONE.format(made) if self._has_slot else f'run: {made}'}"
+        statement = format_sql(publication.create_unkeyed_statement(self._names[0], tables))
+        return f"{_JOINS}; {_NEW_ONE.format(statement) if self._has_slot else f'run: {statement}'}"
 
 
 def _add(name: str, table: TableInfo) -> str:
@@ -339,7 +339,7 @@ def _outside(table: TableInfo, hint: str) -> Shortfall:
 
 def _blocked(table: TableInfo, entry: PublishedTable) -> Iterator[Shortfall]:
     """Yield a table whose UPDATE or DELETE PostgreSQL rejects because of the publication."""
-    refused = [word for word, yes in (("UPDATE", entry.updates), ("DELETE", entry.deletes)) if yes]
+    refused = [operation for operation, yes in (("UPDATE", entry.updates), ("DELETE", entry.deletes)) if yes]
     if not refused:
         return
     alter = format_sql(f"ALTER TABLE {quoted_name(table)} REPLICA IDENTITY FULL")
@@ -365,7 +365,7 @@ def _move(connection: Connection, name: str, table: TableInfo) -> str:
 def _in_part(table: TableInfo, entry: PublishedTable, hint: str) -> Iterator[Shortfall]:
     """Yield a table with operations that are not published, so that its topic does not follow it."""
     operations = (("inserts", entry.inserts), ("updates", entry.updates), ("deletes", entry.deletes))
-    missing = [word for word, yes in operations if not yes]
+    missing = [operation for operation, yes in operations if not yes]
     if not missing:
         return
     yield _shortfall(

@@ -77,21 +77,21 @@ def read_slots(connection: Connection) -> Slots:
     """
     notes: list[str] = []
 
-    def rows(what: str, sql: str) -> list[tuple[Any, ...]]:
+    def rows(subject: str, sql: str) -> list[tuple[Any, ...]]:
         try:
             return query(connection, sql)
         except (psycopg2.OperationalError, psycopg2.InterfaceError):
             raise
         except psycopg2.Error as error:
-            notes.append(f"{what} can't be read: {error.diag.message_primary}")
+            notes.append(f"{subject} can't be read: {error.diag.message_primary}")
             return []
 
     try:
         slots = list_slots(connection)
     except psycopg2.ProgrammingError as error:
         return Slots(time.time(), f"the slots can't be read: {error.diag.message_primary}")
-    found = rows("open transactions", _SESSIONS_SQL) + rows("prepared transactions", _PREPARED_SQL)
-    holders = [_since(LongRunningTransaction(*row), "since") for row in found]
+    transactions = rows("open transactions", _SESSIONS_SQL) + rows("prepared transactions", _PREPARED_SQL)
+    holders = [_since(LongRunningTransaction(*row), "since") for row in transactions]
     standbys = [Standby(*row) for row in rows("standbys", _STANDBYS_SQL)]
     masked = sum(holder.since is None for holder in holders) + sum(not standby.state for standby in standbys)
     if masked:

@@ -53,17 +53,17 @@ def check_create(connection: Connection, name: str, tables: Sequence[TableInfo])
     if stands_alone:
         message = f"publication {companion} exists, but {name} does not"
         raise RefusedError(message, publication.drop_companion_hint(name))
-    made = format_sql(*publication.create_statements(name, tables))
+    statements = format_sql(*publication.create_statements(name, tables))
     if in_recovery:
         message = f"the server is a standby, and publication {name} does not exist"
-        raise RefusedError(message, f"run on the primary: {made}")
+        raise RefusedError(message, f"run on the primary: {statements}")
     lacking = [] if may_create else [f"lacks the CREATE privilege on database {database}"]
     # A superuser owns them all.
-    if others := [table.qualified_name for table in tables if not table.owned]:
-        lacking.append(f"does not own {', '.join(others)}")
+    if unowned := [table.qualified_name for table in tables if not table.owned]:
+        lacking.append(f"does not own {', '.join(unowned)}")
     if lacking:
         message = f"role {role} can't create publication {name}: it {' and '.join(lacking)}"
-        raise RefusedError(message, f"let a superuser run: {made}")
+        raise RefusedError(message, f"let a superuser run: {statements}")
     return f"{name} and {companion} will be created"
 
 

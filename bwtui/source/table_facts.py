@@ -396,8 +396,8 @@ def _homes(facts: Facts) -> dict[int, _TopicTable]:
         for one in facts.values()
         for oid, leaf in one.leaves.items()
     }
-    own = {one.oid: _TopicTable(one.name, one.oid, False, one.attached) for one in facts.values()}
-    return own | homes
+    targets = {one.oid: _TopicTable(one.name, one.oid, False, one.attached) for one in facts.values()}
+    return targets | homes
 
 
 def _leaf(relations: dict[int, tuple[Any, ...]], oid: int, owner: int) -> LeafPartition:

@@ -77,7 +77,9 @@ class Chunk:
     estimate: int | None
 
 
-def read_chunk(connection: Connection, asked: ChunkRequest, wait: Callable[[Connection, int], None]) -> Chunk:
+def read_chunk(
+    connection: Connection, request: ChunkRequest, wait: Callable[[Connection, int], None]
+) -> Chunk:
     """Read one chunk over ``connection``, which is in autocommit mode; no transaction is left open.
 
     ``wait(connection, oid)`` is called after the table was found to be published and before the snapshot is
@@ -85,14 +87,14 @@ def read_chunk(connection: Connection, asked: ChunkRequest, wait: Callable[[Conn
     be read or is not published, ConnectionFailed, and whatever ``wait`` raises.
     """
     try:
-        asked = with_real_name(connection, asked)
+        request = with_real_name(connection, request)
         for _ in range(_TRIES):
-            table = _find(connection, asked)
-            published = _published(connection, asked, table)
+            table = _find(connection, request)
+            published = _published(connection, request, table)
             wait(connection, table.oid)
             execute(connection, "begin isolation level repeatable read read only")
             try:
-                return _read(connection, asked, published)
+                return _read(connection, request, published)
             except TablesChanged:
                 continue
             except _KeyTextRejected as error:
@@ -101,12 +103,12 @@ def read_chunk(connection: Connection, asked: ChunkRequest, wait: Callable[[Conn
                 if not connection.closed:
                     connection.rollback()
                     execute(connection, "rollback")
-            asked = _without_unreadable(connection, asked, refused)
+            request = _without_unreadable(connection, request, refused)
     except BwtuiError:
         raise
     except psycopg2.errors.LockNotAvailable as error:
         raise ConnectionFailed(
-            f"another session holds a lock on table {asked.qualified_name}, probably to alter it",
+            f"another session holds a lock on table {request.qualified_name}, probably to alter it",
             "the relay reads its rows once that session ends its transaction",
         ) from error
     except psycopg2.Error as error:
@@ -115,18 +117,18 @@ def read_chunk(connection: Connection, asked: ChunkRequest, wait: Callable[[Conn
             raise SessionEnded(failed.message, failed.hint) from error
         raise failed from error
     raise ConnectionFailed(
-        f"table {asked.qualified_name} keeps being altered", "the relay retries until it can read the rows"
+        f"table {request.qualified_name} keeps being altered", "the relay retries until it can read the rows"
     )
 
 
-def with_real_name(connection: Connection, asked: ChunkRequest) -> ChunkRequest:
-    """Return ``asked`` with the table's real schema and name, since either may contain dots.
+def with_real_name(connection: Connection, request: ChunkRequest) -> ChunkRequest:
+    """Return ``request`` with the table's real schema and name, since either may contain dots.
 
     Raises psycopg2.Error, and RefusedError if several tables match.
     """
-    whole = asked.qualified_name
+    whole = request.qualified_name
     if whole.count(".") == 1:
-        return asked
+        return request
     parts = whole.split(".")
     splits = [(".".join(parts[:end]), ".".join(parts[end:])) for end in range(1, len(parts))]
     named = [table for split in splits if (table := find_table(connection, *split))]
@@ -135,71 +137,73 @@ def with_real_name(connection: Connection, asked: ChunkRequest) -> ChunkRequest:
             f"there are {len(named)} tables with the qualified name {whole}: names or schemas contain dots",
             "rename one of them, or its schema",
         )
-    return replace(asked, namespace=named[0].namespace, name=named[0].name) if named else asked
+    return replace(request, namespace=named[0].namespace, name=named[0].name) if named else request
 
 
-def _published(connection: Connection, asked: ChunkRequest, table: TableInfo) -> PublishedTable:
+def _published(connection: Connection, request: ChunkRequest, table: TableInfo) -> PublishedTable:
     """Return how the table is published now.
 
     This comes before the snapshot, so that the stream delivers everything that the snapshot lacks.
     """
-    for published in published_tables(connection, asked.publications, (asked.namespace, asked.name)):
+    for published in published_tables(connection, request.publications, (request.namespace, request.name)):
         return published
-    if not (table.has_key or asked.unkeyed):
+    if not (table.has_key or request.unkeyed):
         # It left the publication when it lost its key. Adding it would make PostgreSQL reject its UPDATE and
         # DELETE.
-        raise _without_key(asked.qualified_name)
-    add = f"ALTER PUBLICATION {quote_identifier(asked.publications[0])} ADD TABLE "
-    add += f"{quote_identifier(asked.namespace)}.{quote_identifier(asked.name)}"
+        raise _without_key(request.qualified_name)
+    add = f"ALTER PUBLICATION {quote_identifier(request.publications[0])} ADD TABLE "
+    add += f"{quote_identifier(request.namespace)}.{quote_identifier(request.name)}"
     raise TableNotPublished(
-        f"no publication of the relay contains table {asked.qualified_name}",
+        f"no publication of the relay contains table {request.qualified_name}",
         f"add it first: {format_sql(add)}",
     )
 
 
-def _find(connection: Connection, asked: ChunkRequest) -> TableInfo:
-    table = find_table(connection, asked.namespace, asked.name)
+def _find(connection: Connection, request: ChunkRequest) -> TableInfo:
+    table = find_table(connection, request.namespace, request.name)
     if table is not None:
         return table
     raise TableNotPublished(
-        f"table {asked.qualified_name} does not exist", "check its name: it was dropped or renamed"
+        f"table {request.qualified_name} does not exist", "check its name: it was dropped or renamed"
     )
 
 
-def _read(connection: Connection, asked: ChunkRequest, published: PublishedTable) -> Chunk:
-    table = _find(connection, asked)
+def _read(connection: Connection, request: ChunkRequest, published: PublishedTable) -> Chunk:
+    table = _find(connection, request)
     lock_tables(connection, [table])
     relation = load_relation(connection, table, published.columns)
     key = key_of(connection, table.oid)
     if not table.has_key:
         key = []
-    _check_key(asked, relation, tuple(column.name for column in key))
-    conditions = [f"({text}\n)" for text in (published.row_filter, asked.where) if text]
+    _check_key(request, relation, tuple(column.name for column in key))
+    conditions = [f"({text}\n)" for text in (published.row_filter, request.where) if text]
     source = SnapshotTable(relation, published.row_filter, table_clause(table), table.estimate)
     # A single key or page is never cut: all of its rows are taken.
-    lines = _ChunkLines(asked.most_bytes if asked.rows > 1 else None)
+    lines = _ChunkLines(request.most_bytes if request.rows > 1 else None)
     last: tuple[str, ...] | None = None
     try:
-        if asked.keys is not None:
-            if not lines.take(connection, _rows_of_keys(source, key, conditions, asked.keys)):
-                raise ChunkTooLarge(asked.qualified_name)
+        if request.keys is not None:
+            if not lines.take(connection, _rows_of_keys(source, key, conditions, request.keys)):
+                raise ChunkTooLarge(request.qualified_name)
         elif key:
-            is_cut = not lines.take(connection, _rows_after(source, key, conditions, asked))
-            last = last_key(relation, key, lines.lines) if is_cut or len(lines.lines) == asked.rows else None
+            is_cut = not lines.take(connection, _rows_after(source, key, conditions, request))
+            last = (
+                last_key(relation, key, lines.lines) if is_cut or len(lines.lines) == request.rows else None
+            )
         else:
-            sql, last = _pages(connection, table, source, conditions, asked)
+            sql, last = _pages(connection, table, source, conditions, request)
             if not lines.take(connection, sql):
-                raise ChunkTooLarge(asked.qualified_name)
+                raise ChunkTooLarge(request.qualified_name)
     except (psycopg2.OperationalError, psycopg2.InterfaceError):
         raise
     except (psycopg2.errors.UndefinedColumn, psycopg2.errors.UndefinedTable) as error:
-        if asked.where:
-            raise _refused(error, asked, source, connection) from error
+        if request.where:
+            raise _refused(error, request, source, connection) from error
         # The table was altered between the snapshot and the lock.
         raise TablesChanged from error
     except psycopg2.Error as error:
-        refused = _refused(error, asked, source, connection)
-        if asked.keys and isinstance(error, psycopg2.DataError):
+        refused = _refused(error, request, source, connection)
+        if request.keys and isinstance(error, psycopg2.DataError):
             raise _KeyTextRejected(refused, _in_order(relation, key)) from error
         raise refused from error
     names = tuple(column.name for column in key)
@@ -208,22 +212,22 @@ def _read(connection: Connection, asked: ChunkRequest, published: PublishedTable
 
 
 def _refused(
-    error: psycopg2.Error, asked: ChunkRequest, source: SnapshotTable, connection: Connection
+    error: psycopg2.Error, request: ChunkRequest, source: SnapshotTable, connection: Connection
 ) -> RefusedError:
     """Return the error for rows that PostgreSQL did not send: the fault of the condition or of the table."""
-    if not asked.where or isinstance(error, psycopg2.errors.DataCorrupted | psycopg2.errors.IndexCorrupted):
+    if not request.where or isinstance(error, psycopg2.errors.DataCorrupted | psycopg2.errors.IndexCorrupted):
         return copy_refused(error, source, connection)
     if isinstance(error, psycopg2.DataError):
         # PostgreSQL's message may quote a row's value.
         return RefusedError(
-            f"the condition fails on a row of {asked.qualified_name}: "
+            f"the condition fails on a row of {request.qualified_name}: "
             f"{type(error).__name__} (SQLSTATE {error.pgcode})",
-            f"rewrite it so that it is true, false or null for every row: {asked.where}",
+            f"rewrite it so that it is true, false or null for every row: {request.where}",
         )
     reason = " ".join((error.diag.message_primary or str(error)).split())
-    hint = f"a condition may not write, and must qualify names with their schema: {asked.where}"
+    hint = f"a condition may not write, and must qualify names with their schema: {request.where}"
     if isinstance(error, psycopg2.errors.InsufficientPrivilege):
-        if "for " not in reason or f"for table {asked.name}" in reason or "for schema" in reason:
+        if "for " not in reason or f"for table {request.name}" in reason or "for schema" in reason:
             return copy_refused(error, source, connection)
         hint = f"let its owner grant that right to role {connection.info.user}, or omit the condition"
     return RefusedError(f"PostgreSQL can't evaluate the condition: {reason}", hint)
@@ -292,21 +296,21 @@ class _ChunkLines:
             self._left -= len(line)
 
 
-def _check_key(asked: ChunkRequest, relation: Relation, now: tuple[str, ...]) -> None:
+def _check_key(request: ChunkRequest, relation: Relation, now: tuple[str, ...]) -> None:
     """Reject requested keys that do not match the table's current key. Raises RefusedError."""
     # Check this before the texts are cast to values: different columns have different types, or identify
     # different rows.
     in_order = tuple(column.name for column in relation.columns if column.name in now)
-    if asked.key_columns not in ((), in_order):
+    if request.key_columns not in ((), in_order):
         raise KeyChanged(
-            f"the key of table {asked.qualified_name} changed from ({', '.join(asked.key_columns)}) to "
+            f"the key of table {request.qualified_name} changed from ({', '.join(request.key_columns)}) to "
             f"({', '.join(in_order) or 'none'})",
             "'bwtui snapshot' sends the rows under their current key",
         )
-    lengths = {len(texts) for texts in asked.keys or ()} - {len(now)}
-    if (now and lengths) or asked.key not in (None, now):
+    lengths = {len(texts) for texts in request.keys or ()} - {len(now)}
+    if (now and lengths) or request.key not in (None, now):
         raise KeyChanged(
-            f"the key of table {asked.qualified_name} has changed since its rows were requested",
+            f"the key of table {request.qualified_name} has changed since its rows were requested",
             "request them again",
         )
 
@@ -318,13 +322,13 @@ def _select(source: SnapshotTable, conditions: Sequence[str], rest: str = "") ->
 
 
 def _rows_after(
-    source: SnapshotTable, key: Sequence[KeyColumn], conditions: list[str], asked: ChunkRequest
+    source: SnapshotTable, key: Sequence[KeyColumn], conditions: list[str], request: ChunkRequest
 ) -> str:
     """Return the query for the rows after a key, in key order."""
-    if asked.after is not None:
-        conditions = [*conditions, greater(key, asked.after)]
+    if request.after is not None:
+        conditions = [*conditions, greater(key, request.after)]
     order = ", ".join(quote_identifier(column.name) for column in key)
-    return _select(source, conditions, f" order by {order} limit {asked.rows}")
+    return _select(source, conditions, f" order by {order} limit {request.rows}")
 
 
 def _rows_of_keys(
@@ -345,8 +349,8 @@ def _rows_of_keys(
         f"{column.operand()} {column.operator('=')} bwtui_wanted.bwtui_{number}"
         for number, column in enumerate(in_order)
     )
-    wanted = f"exists (select from (values {listed}) as bwtui_wanted ({names}) where {equal})"
-    return _select(source, [*conditions, wanted])
+    matches = f"exists (select from (values {listed}) as bwtui_wanted ({names}) where {equal})"
+    return _select(source, [*conditions, matches])
 
 
 def _in_order(relation: Relation, key: Sequence[KeyColumn]) -> list[KeyColumn]:
@@ -360,18 +364,18 @@ def _literals(key: Sequence[KeyColumn], texts: Sequence[str]) -> str:
 
 
 def _without_unreadable(
-    connection: Connection, asked: ChunkRequest, refused: _KeyTextRejected
+    connection: Connection, request: ChunkRequest, refused: _KeyTextRejected
 ) -> ChunkRequest:
-    """Return ``asked`` without keys that are not valid values of their types: no row can have them now.
+    """Return ``request`` without keys that are not valid values of their types: no row can have them now.
 
     A label of an enum was renamed, or a type altered, since the keys were recorded. Raises ``refused`` if
     PostgreSQL accepts all of them.
     """
-    wanted = list(asked.keys or ())
-    readable = _readable(connection, refused.key, wanted)
-    if len(readable) == len(wanted):
+    keys = list(request.keys or ())
+    readable = _readable(connection, refused.key, keys)
+    if len(readable) == len(keys):
         raise refused
-    return replace(asked, keys=readable)
+    return replace(request, keys=readable)
 
 
 def _readable(
@@ -401,24 +405,24 @@ def _pages(
     table: TableInfo,
     source: SnapshotTable,
     conditions: list[str],
-    asked: ChunkRequest,
+    request: ChunkRequest,
 ) -> tuple[str, tuple[str, ...] | None]:
     """Return the query for a range of pages of a table without a key, and the next page and its file.
 
     If the table has a new file since, its rows are in different pages, and reading begins again at page 0.
     """
     name = source.relation.qualified_name
-    if not asked.unkeyed:
+    if not request.unkeyed:
         raise _without_key(name)
     if table.partitioned:
         raise RefusedError(f"table {name} has partitions and no key", "add a primary key to it")
     size = """select pg_catalog.pg_relation_size(%s::oid), pg_catalog.current_setting('block_size')::int,
                      pg_catalog.pg_relation_filenode(%s::oid)::text"""
     [(length, block, file)] = query(connection, size, table.oid, table.oid)
-    page, *former = asked.after or ("0", file)
+    page, *former = request.after or ("0", file)
     first, pages = int(page) if former == [file] else 0, length // block
     rows_a_page = max(1, (table.estimate or 0) // max(1, pages))
-    end = first + max(1, asked.rows // rows_a_page)
+    end = first + max(1, request.rows // rows_a_page)
     conditions = [*conditions, f"ctid >= '({first},0)'::pg_catalog.tid"]
     if end < pages:
         conditions.append(f"ctid < '({end},0)'::pg_catalog.tid")

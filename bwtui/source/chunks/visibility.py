@@ -49,12 +49,12 @@ def writers(connection: Connection, oid: int) -> WriterTransactions:
 
 def still_writing(connection: Connection, oid: int, before: WriterTransactions) -> set[str]:
     """Return identifiers of the writers ``before`` that have not ended yet; an empty set once all have."""
-    left = before.sessions & writers(connection, oid).sessions
+    remaining = before.sessions & writers(connection, oid).sessions
     if before.before is None:
-        return set(left)
+        return set(remaining)
     oldest = [int(row[1]) for row in query(connection, _PRIMARY_SQL)]
     # Transaction IDs wrap around. Once the standby is promoted, no transaction of the former primary runs.
-    return set(left) | {str(one) for one in oldest if 0 < (before.before - one) & 0xFFFFFFFF < 1 << 31}
+    return set(remaining) | {str(one) for one in oldest if 0 < (before.before - one) & 0xFFFFFFFF < 1 << 31}
 
 
 # Not pg_current_snapshot(): its list lacks the transactions that began after the last one to end. A

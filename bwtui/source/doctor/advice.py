@@ -41,9 +41,9 @@ class Advice:
     hint: str
 
 
-def outside_publication(settings: RelaySettings, found: Iterable[Shortfall]) -> Iterator[Advice]:
+def outside_publication(settings: RelaySettings, shortfalls: Iterable[Shortfall]) -> Iterator[Advice]:
     """Yield advice about tables that are missing from the user's own publication."""
-    names = [one.table or "" for one in found if not is_chosen(settings, one)]
+    names = [one.table or "" for one in shortfalls if not is_chosen(settings, one)]
     if not names:
         return
     listed = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")

@@ -23,10 +23,10 @@ def prospect(connection: Connection, settings: RelaySettings) -> str:
     """Return what would happen to the slot in a promotion, in one line."""
     if _is_standby(connection):
         return "not checked: the server is a standby"
-    found = connected(connection)
-    if not found:
+    standbys = connected(connection)
+    if not standbys:
         return "no standby is connected"
-    names = ", ".join(one.name for one in found)
+    names = ", ".join(one.name for one in standbys)
     if connection.server_version < SINCE:
         return (
             f"{names} can't synchronize the slot before PostgreSQL 17; use 'connect --heal' after a promotion"
@@ -49,10 +49,10 @@ def failover_advice(connection: Connection, settings: RelaySettings) -> Iterator
     """Yield advice on obstacles to continuing after a promotion; nothing without a standby."""
     if _is_standby(connection):
         return
-    found = connected(connection)
+    standbys = connected(connection)
     several = names_several(settings.postgres)
-    if found and not several:
-        names = ", ".join(one.name for one in found)
+    if standbys and not several:
+        names = ", ".join(one.name for one in standbys)
         yield Advice(
             "failover",
             f"-d/--postgres names one host, but {names} may be promoted: the relay follows only if the "
@@ -60,10 +60,10 @@ def failover_advice(connection: Connection, settings: RelaySettings) -> Iterator
             "name all hosts: -d 'host=one,two dbname=…'; the relay then looks for the primary among them",
         )
     if connection.server_version >= SINCE and settings.failover is not False:
-        for one in found:
+        for one in standbys:
             yield from _of_connected(one)
-        if found:
-            yield from _of_waiting(connection, found)
+        if standbys:
+            yield from _of_waiting(connection, standbys)
     if several:
         yield from _of_hosts(connection, settings)
 
@@ -89,11 +89,11 @@ def _of_connected(standby: ConnectedStandby) -> Iterator[Advice]:
         )
 
 
-def _of_waiting(connection: Connection, found: list[ConnectedStandby]) -> Iterator[Advice]:
+def _of_waiting(connection: Connection, standbys: list[ConnectedStandby]) -> Iterator[Advice]:
     """Yield advice on synchronized_standby_slots."""
     waited = awaited(connection)
     if not waited:
-        names = ", ".join(quote_literal(one.slot) for one in found if one.slot)
+        names = ", ".join(quote_literal(one.slot) for one in standbys if one.slot)
         yield Advice(
             "synchronized_standby_slots",
             "the relay may receive changes before a standby does: a promoted standby may lack them",
@@ -102,10 +102,10 @@ def _of_waiting(connection: Connection, found: list[ConnectedStandby]) -> Iterat
     for slot, active in waited.items():
         if active:
             continue
-        what = "no standby reads it" if active is False else "that physical slot does not exist"
+        problem = "no standby reads it" if active is False else "that physical slot does not exist"
         yield Advice(
             "synchronized_standby_slots",
-            f"it names {slot}, but {what}: the relay receives nothing until that is fixed",
+            f"it names {slot}, but {problem}: the relay receives nothing until that is fixed",
             "start that standby, or remove its slot from the setting",
         )
 
@@ -146,8 +146,8 @@ def _of_standby(host: ClusterHost, *, is_made: bool) -> Iterator[Advice]:
         ("primary_slot_name", "", "'standby_1'"),
     ):
         if of.get(setting) == wrong:
-            what = f"{setting} is {wrong or 'empty'}: no slot is synchronized"
-            yield Advice(name, what, "run there: " + _set(setting, value))
+            problem = f"{setting} is {wrong or 'empty'}: no slot is synchronized"
+            yield Advice(name, problem, "run there: " + _set(setting, value))
     # Only superusers and members of pg_read_all_settings see it.
     conninfo = of.get("primary_conninfo")
     if conninfo and "dbname" not in conninfo:
@@ -157,10 +157,10 @@ def _of_standby(host: ClusterHost, *, is_made: bool) -> Iterator[Advice]:
             "add dbname=postgres to primary_conninfo there; then run: " + format_sql(_RELOAD),
         )
     if is_made and (host.slot is None or not host.slot.synced or host.slot.temporary):
-        what = "does not exist there" if host.slot is None else "is not synchronized"
+        problem = "does not exist there" if host.slot is None else "is not synchronized"
         yield Advice(
             name,
-            f"the slot {what}: a relay could not continue from it after a promotion",
+            f"the slot {problem}: a relay could not continue from it after a promotion",
             "fix this standby's other findings, wait a minute, and run doctor again; otherwise check its log",
         )
     elif host.slot is not None and host.slot.wal_status == "lost":

@@ -10,11 +10,11 @@ from psycopg.conninfo import make_conninfo
 from bwtui.source.failover.libpq_output import libpq_output_logged
 
 
-def effective_parameters(given: dict[str, str]) -> dict[str, str]:
-    """Return the parameters that ``given`` has, including those from variables and a service."""
-    if "service" in given:
-        return _of_service(make_conninfo("", **given), _service_files()) | given
-    return _by_keyword(pq.Conninfo.get_defaults()) | given
+def effective_parameters(parameters: dict[str, str]) -> dict[str, str]:
+    """Return the parameters that ``parameters`` has, including those from variables and a service."""
+    if "service" in parameters:
+        return _of_service(make_conninfo("", **parameters), _service_files()) | parameters
+    return _by_keyword(pq.Conninfo.get_defaults()) | parameters
 
 
 def keywords() -> list[str]:
@@ -24,17 +24,17 @@ def keywords() -> list[str]:
 
 def _service_files() -> tuple[tuple[int, int, int] | None, ...]:
     """Return the inode, size and time of each service file, which change when the file does."""
-    own = os.environ.get("PGSERVICEFILE") or "~/.pg_service.conf"
-    found: list[tuple[int, int, int] | None] = []
-    for path in (Path(own), Path(os.environ.get("PGSYSCONFDIR", "/"), "pg_service.conf")):
+    user_file = os.environ.get("PGSERVICEFILE") or "~/.pg_service.conf"
+    files: list[tuple[int, int, int] | None] = []
+    for path in (Path(user_file), Path(os.environ.get("PGSYSCONFDIR", "/"), "pg_service.conf")):
         try:
             file = path.expanduser().stat()
         except (OSError, RuntimeError):
             # The file does not exist, or the user has no home directory.
-            found.append(None)
+            files.append(None)
         else:
-            found.append((file.st_ino, file.st_size, file.st_mtime_ns))
-    return tuple(found)
+            files.append((file.st_ino, file.st_size, file.st_mtime_ns))
+    return tuple(files)
 
 
 @functools.lru_cache(maxsize=16)

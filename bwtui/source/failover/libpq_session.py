@@ -52,11 +52,13 @@ def open_session(dsn: str) -> ConnectResult:
     As with libpq, a host that answers and rejects the login is the last: the next ones can't fix that. Raises
     UsageError for a string that libpq can't read.
     """
-    given = effective(dsn).get("connect_timeout", "0")
-    if not _is_number(given):
+    timeout = effective(dsn).get("connect_timeout", "0")
+    if not _is_number(timeout):
         # PQconnectPoll leaves the timeout to its caller too, so it would wait without a limit.
-        return ConnectResult(None, f'invalid integer value "{given}" for connection option "connect_timeout"')
-    limit = float(given) if int(given) > 0 else None
+        return ConnectResult(
+            None, f'invalid integer value "{timeout}" for connection option "connect_timeout"'
+        )
+    limit = float(timeout) if int(timeout) > 0 else None
     failures: list[str] = []
     for attempt in attempts(dsn, failures):
         # Only this call: later, psycopg receives the server's notices itself.
@@ -66,9 +68,9 @@ def open_session(dsn: str) -> ConnectResult:
         if connection.status == pq.ConnStatus.OK and not expired:
             return ConnectResult(connection)
         failures.append(_failure(connection, attempt, expired))
-        goes_on = expired or connection.host == _NOWHERE.encode()
+        tries_next = expired or connection.host == _NOWHERE.encode()
         connection.finish()
-        if not goes_on:
+        if not tries_next:
             break
     return ConnectResult(None, "\n".join(dict.fromkeys(failures)))
 
@@ -91,7 +93,7 @@ def attempts(dsn: str, failures: list[str] | None = None) -> Iterator[str]:
         ]
     for one in (host for tried in passes for host in tried):
         try:
-            found = _resolved(one)
+            addresses = _resolved(one)
         except OSError as error:
             host = effective(one).get("host", "")
             text = f'could not translate host name "{host}" to address: {error.strerror or error}'
@@ -99,8 +101,8 @@ def attempts(dsn: str, failures: list[str] | None = None) -> Iterator[str]:
                 failures.append(text)
             continue
         if is_random:
-            random.shuffle(found)
-        yield from found
+            random.shuffle(addresses)
+        yield from addresses
 
 
 def _resolved(dsn: str) -> list[str]:
@@ -114,8 +116,8 @@ def _resolved(dsn: str) -> list[str]:
 
 def _addresses(host: str) -> list[str]:
     # As bytes, like libpq: Python would encode a text as a different name, or reject it.
-    found = socket.getaddrinfo(os.fsencode(host), None, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(_with_zone(address) for *_, address in found))
+    results = socket.getaddrinfo(os.fsencode(host), None, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(_with_zone(address) for *_, address in results))
 
 
 def _with_zone(address: tuple[Any, ...]) -> str:
@@ -127,7 +129,7 @@ def _with_zone(address: tuple[Any, ...]) -> str:
 def _with_nowhere(attempt: str) -> str:
     values = effective(attempt)
     host, address, port = (values.get(key, "") for key in ("host", "hostaddr", "port"))
-    if any("," in given for given in (host, address, port)):
+    if any("," in value for value in (host, address, port)):
         # Lists of different lengths.
         return attempt
     # The added host has libpq's default port: an invalid port would be reported twice.
@@ -146,8 +148,8 @@ def _is_address(host: str) -> bool:
     return True
 
 
-def _is_number(given: str) -> bool:
-    return _NUMBER.fullmatch(given) is not None and -_LARGEST <= int(given) <= _LARGEST
+def _is_number(text: str) -> bool:
+    return _NUMBER.fullmatch(text) is not None and -_LARGEST <= int(text) <= _LARGEST
 
 
 def _shake_hands(connection: pq.abc.PGconn, limit: float | None) -> bool:
@@ -168,10 +170,10 @@ def _wait(place: int, step: int, deadline: float | None) -> bool:
     waiting = select.poll()
     waiting.register(place, select.POLLIN if step == pq.PollingStatus.READING else select.POLLOUT)
     while True:
-        left = _LONGEST_POLL if deadline is None else deadline - time.monotonic()
-        if left <= 0:
+        remaining = _LONGEST_POLL if deadline is None else deadline - time.monotonic()
+        if remaining <= 0:
             return False
-        if waiting.poll(min(left, _LONGEST_POLL) * 1000):
+        if waiting.poll(min(remaining, _LONGEST_POLL) * 1000):
             return True
 
 

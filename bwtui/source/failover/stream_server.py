@@ -53,8 +53,10 @@ def reached_server(connection: pq.abc.PGconn, dsn: str) -> ReachedServer:
         [(identifier, started, timeline)] = execute_raw(connection, _IDENTITY_SQL)
     except ServerError as error:
         raise ConnectionFailed(error.message, "check PostgreSQL's log") from error
-    own = make_dsn(complete(dsn), target_session_attrs="any", **place)
-    return ReachedServer(own, identifier or "", started or "", int(timeline) if timeline else None, place)
+    server_dsn = make_dsn(complete(dsn), target_session_attrs="any", **place)
+    return ReachedServer(
+        server_dsn, identifier or "", started or "", int(timeline) if timeline else None, place
+    )
 
 
 class StreamServer:

@@ -120,11 +120,11 @@ class ReplicationStream:
         Raises the same errors as `frames`.
         """
         ahead = self._ahead
-        left = size - sum(map(len, ahead))
+        remaining = size - sum(map(len, ahead))
         arrived = self._frames(deque())
-        while len(ahead) < frames and left > 0 and (frame := next(arrived, None)) is not None:
+        while len(ahead) < frames and remaining > 0 and (frame := next(arrived, None)) is not None:
             ahead.append(frame)
-            left -= len(frame)
+            remaining -= len(frame)
         return ahead
 
     def send_status(self, lsn: int, *, answer: bool = False) -> None:

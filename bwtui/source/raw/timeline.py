@@ -50,12 +50,12 @@ class ServerIdentity:
             forks = tuple(fork for fork in self.forks if fork[0] < timeline)
         end = 0
         theirs = (*forks, (timeline, ENDLESS))
-        for (one, one_left), (other, other_left) in zip(self._timelines, theirs, strict=False):
+        for (one, one_end), (other, other_end) in zip(self._timelines, theirs, strict=False):
             if one != other:
                 return end
-            if one_left != other_left:
-                return min(one_left, other_left)
-            end = one_left
+            if one_end != other_end:
+                return min(one_end, other_end)
+            end = one_end
         return end
 
     @property
