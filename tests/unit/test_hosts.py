@@ -128,7 +128,7 @@ def test_a_string_that_is_complete_needs_nothing_looked_up(dsn: str, monkeypatch
     monkeypatch.setenv("PGCONNECT_TIMEOUT", "60")
     full = complete(dsn)
     assert effective(full) == effective(with_defaults(dsn))
-    monkeypatch.setattr(hosts, "_meaning", None)
+    monkeypatch.setattr(hosts, "_conninfo", None)
     assert parse_dsn(with_defaults(full, client_encoding="UTF8")) == parse_dsn(full) | {
         "client_encoding": "UTF8"
     }
