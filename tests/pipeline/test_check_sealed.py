@@ -160,7 +160,7 @@ def test_nothing_but_what_was_sealed(folder: Path) -> None:
         path.unlink()
     code, out, _ = run(folder)
     assert code == 6
-    assert "are missing, and sealed/manifest.json lists" in out
+    assert "are missing, but sealed/manifest.json lists" in out
 
 
 def test_a_run_of_sealing_that_was_killed_is_no_damage(folder: Path) -> None:
