@@ -22,6 +22,7 @@ from bwtui.relay.process.log import _PrivateLogFile, log_path, open_log, trim
 from bwtui.relay.process.outcome import RunOutcome
 from bwtui.relay.run_state import RunState
 from bwtui.settings import RelaySettings
+from bwtui.state_folder import LOCK_NAME
 
 
 @pytest.fixture(autouse=True)
@@ -46,6 +47,22 @@ def test_a_second_relay_of_the_same_name_is_refused() -> None:
 def test_no_lock_is_held_where_there_is_none() -> None:
     assert not is_held("none")
     assert wait_until_free("none", 0)
+
+
+def test_a_lock_that_cannot_be_opened_is_an_error_with_a_hint(state_home: Path) -> None:
+    (state_home / "one").mkdir()
+    (state_home / "one" / LOCK_NAME).symlink_to(LOCK_NAME)
+    with pytest.raises(RefusedError, match="can't determine whether relay one is running") as refused:
+        is_held("one")
+    assert refused.value.hint
+
+
+def test_a_log_that_cannot_be_opened_is_an_error_with_a_hint() -> None:
+    RelayLock.acquire("one").release()
+    log_path("one").mkdir()
+    with pytest.raises(RefusedError, match="can't write the relay's log") as refused:
+        open_log("one")
+    assert str(log_path("one")) in (refused.value.hint or "")
 
 
 def test_the_lock_goes_with_the_process_even_after_kill_9() -> None:

@@ -59,11 +59,15 @@ class RelayLock:
 
 
 def is_held(name: str) -> bool:
-    """Return whether a process currently is the relay called ``name``."""
+    """Return whether a process currently is the relay called ``name``. Raises RefusedError."""
+    path = state_folder(name) / LOCK_NAME
     try:
-        descriptor = os.open(state_folder(name) / LOCK_NAME, os.O_RDWR | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
+    except OSError as error:
+        what = f"can't determine whether relay {name} is running: can't open {path}"
+        raise file_failed(what, error, RefusedError) from error
     try:
         # A shared lock, so that two callers do not mistake each other for a relay.
         return not _try_lock(descriptor, fcntl.LOCK_SH)

@@ -17,7 +17,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
 
+from bwtui.errors import RefusedError
 from bwtui.escaping import escape, escape_lines, json_text
+from bwtui.file_errors import file_failed
 from bwtui.masking import mask_connection
 from bwtui.model.events import OTHERS, event
 from bwtui.settings import LogFormat
@@ -111,12 +113,18 @@ def log_path(name: str) -> Path:
 
 
 def open_log(name: str) -> int:
-    """Open the log for appending and return the descriptor; a long log of earlier runs is moved away."""
+    """Open the log for appending and return the descriptor; a long log of earlier runs is moved away.
+
+    Raises RefusedError.
+    """
     path = log_path(name)
-    if path.exists() and path.stat().st_size > _KEEP_AT_START:
-        path.replace(path.with_suffix(".log.1"))
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    os.fchmod(descriptor, 0o600)
+    try:
+        if path.exists() and path.stat().st_size > _KEEP_AT_START:
+            path.replace(path.with_suffix(".log.1"))
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        os.fchmod(descriptor, 0o600)
+    except OSError as error:
+        raise file_failed(f"can't write the relay's log {path}", error, RefusedError, str(path)) from error
     return descriptor
 
 
