@@ -1,5 +1,6 @@
 """The control socket: the protocol, and clients that behave badly."""
 
+import asyncio
 import json
 import os
 import resource
@@ -87,6 +88,31 @@ async def test_the_client_reads_all_that_the_engine_says(engine: DoubleEngine) -
     await client.close()
 
 
+async def test_the_answer_to_a_cancelled_request_is_not_taken_for_the_next_ones(state_home: Path) -> None:
+    path = socket_path("one")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    is_asked = asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        message = json.loads(await reader.readline())
+        if message["request"] == "schemas":
+            is_asked.set()
+            if await reader.readline():
+                writer.write(b'{"ok": true, "data": ["the answer to the cancelled request"]}\n')
+        else:
+            writer.write(b'{"ok": true, "data": []}\n')
+        writer.close()
+
+    async with await asyncio.start_unix_server(answer, path):
+        client = ControlClient("one")
+        cancelled = asyncio.create_task(client.schemas())
+        await is_asked.wait()
+        cancelled.cancel()
+        assert await client.changes(0) == []
+        assert cancelled.cancelled()
+        await client.close()
+
+
 def test_an_engine_that_ends_within_its_answer_does_not_run(state_home: Path) -> None:
     path = socket_path("one")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -164,21 +190,21 @@ def test_an_engine_that_fails_to_tell_its_settings_is_not_called_old(
 
 
 @pytest.mark.usefixtures("running")
-async def test_rows_are_asked_for_again_and_controlled(engine: DoubleEngine) -> None:
+def test_rows_are_asked_for_again_and_controlled(engine: DoubleEngine) -> None:
     wanted = BackfillRequest("public.orders", where="id > 7", unkeyed=True)
     assert send_again("one", wanted) == "1-orders"
-    client = ControlClient("one")
-    assert await client.send_again(BackfillRequest("public.orders", reason="repair")) == "2-orders"
+    assert send_again("one", BackfillRequest("public.orders", reason="repair")) == "2-orders"
     assert control_backfill("one", "1-orders", "pause").state == "paused"
-    assert (await client.control_backfill("2-orders", "cancel")).is_over
-    assert (await client.status()).backfills == tuple(engine.backfills.values())
+    assert control_backfill("one", "2-orders", "cancel").is_over
+    assert Status.from_json(request("one", {"request": "status"})).backfills == tuple(
+        engine.backfills.values()
+    )
     assert engine.backfills["1-orders"].where == "id > 7"
     with pytest.raises(RefusedError, match=r"^the relay does not capture table orders$") as refused:
         send_again("one", BackfillRequest("orders"))
     assert refused.value.hint == "did you mean public.orders?"
     with pytest.raises(RefusedError, match="there is no backfill 7"):
-        await client.control_backfill("7", "resume")
-    await client.close()
+        control_backfill("one", "7", "resume")
 
 
 @pytest.mark.parametrize(("keys", "seconds"), [("", 5.0), ("/tmp/keys", 600.0)])
@@ -192,7 +218,7 @@ def test_a_long_list_has_time_to_be_copied(
     assert send_again("one", BackfillRequest("public.orders", keys=keys)) == f"{seconds}"
 
 
-async def test_a_relay_of_an_older_version_sends_nothing_again(
+def test_a_relay_of_an_older_version_sends_nothing_again(
     engine: DoubleEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(source: object, message: dict[str, object]) -> None:
@@ -200,16 +226,14 @@ async def test_a_relay_of_an_older_version_sends_nothing_again(
 
     monkeypatch.setattr(server, "_data", refuse)
     with ControlServer("one", engine):
-        client = ControlClient("one")
         with pytest.raises(
             ConnectionFailed, match="one runs an older version of bwtui, which does not support backfills"
         ):
-            await client.send_again(BackfillRequest("public.orders"))
+            send_again("one", BackfillRequest("public.orders"))
         with pytest.raises(
             ConnectionFailed, match="one runs an older version of bwtui, which does not support backfills"
         ):
             control_backfill("one", "1", "cancel")
-        await client.close()
 
 
 def test_a_status_of_an_older_version_and_of_a_newer_one_is_read() -> None:

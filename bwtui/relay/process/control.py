@@ -267,16 +267,6 @@ class ControlClient:
             name, await self._ask({"request": name, "about": list(about), "glance": glance})
         )
 
-    async def send_again(self, wanted: BackfillRequest) -> str:
-        """Request a backfill of a table's rows; return the request's id, as `send_again` does."""
-        with _explained_version(self.name):
-            return str(await self._ask(_submission(wanted)))
-
-    async def control_backfill(self, id: str, what: BackfillCommand) -> BackfillStatus:
-        """Pause, resume or end a backfill; return its status. Raises as `send_again` does."""
-        with _explained_version(self.name):
-            return BackfillStatus.from_json(await self._ask(_control(id, what)))
-
     async def stop(self) -> None:
         """Request a clean stop; returns at once, before the relay has stopped."""
         await self._ask({"request": "stop"})
@@ -287,6 +277,7 @@ class ControlClient:
             self._streams = None
 
     async def _ask(self, message: dict[str, Any]) -> Any:
+        line = b""
         async with self._lock:
             try:
                 if self._streams is None:
@@ -297,13 +288,13 @@ class ControlClient:
                 await writer.drain()
                 line = await asyncio.wait_for(reader.readline(), _SECONDS)
             except TimeoutError as error:
-                await self.close()
                 raise does_not_answer(self.name) from error
             except OSError as error:
-                await self.close()
                 raise _not_running(self.name) from error
-            if not line.endswith(b"\n"):
-                await self.close()
+            finally:
+                if not line.endswith(b"\n"):
+                    # Otherwise the next request would take the rest of this answer for its own.
+                    await self.close()
             return _data(self.name, line)
 
 
