@@ -29,11 +29,25 @@ def test_wherever_it_goes_it_counts_what_the_recording_counts(monkeypatch: pytes
         assert plain(tally.at(position)) == plain(recording.counts(position))
 
 
+def test_a_step_back_shows_nothing_of_what_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+    recording = shop_recording()
+    expected = CountCache(recording)
+    forward = {position: expected.at(position) for position in range(1, recording.length + 1)}
+    monkeypatch.setattr(module, "NEAR", 30)
+    tally = CountCache(recording)
+    tally.at(recording.length)
+    for position in range(recording.length - 1, 0, -1):
+        shown = {name: (c.topic, c.value_schema_id, c.key_columns) for name, c in tally.at(position).items()}
+        then = {name: (c.topic, c.value_schema_id, c.key_columns) for name, c in forward[position].items()}
+        assert shown == then, position
+
+
 def test_a_step_reads_only_what_lies_between() -> None:
     recording = shop_recording()
     tally = CountCache(recording)
     tally.at(100)
     before = recording.read
     tally.at(103)
+    assert recording.read - before == 3
     tally.at(102)
-    assert recording.read - before == 4
+    assert recording.read - before == 5
