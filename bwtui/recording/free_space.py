@@ -8,6 +8,8 @@ from pathlib import Path
 #: Seconds for which a result stays valid, and for which a caller waits for a new one before it gets the old
 #: one.
 _FRESH_SECONDS, _PATIENCE_SECONDS = 0.5, 0.1
+#: Age in seconds from which on a result is not returned.
+_STALE_SECONDS = 10.0
 
 
 class FreeSpace:
@@ -23,7 +25,10 @@ class FreeSpace:
         self._bytes: int | None = None
 
     def bytes(self) -> int | None:
-        """Return the number of free bytes from the last query, or None if it is unknown."""
+        """Return the number of free bytes from the last query, or None if it is unknown.
+
+        An old result counts as unknown: the disk may have filled up since.
+        """
         with self._lock:
             begins = self._done.is_set() and time.monotonic() - self._looked_at > _FRESH_SECONDS
             if begins:
@@ -32,7 +37,7 @@ class FreeSpace:
         if begins or not self._looked_at:
             # Every caller waits until there is a first result.
             self._done.wait(_PATIENCE_SECONDS)
-        return self._bytes
+        return self._bytes if time.monotonic() - self._looked_at < _STALE_SECONDS else None
 
     def _look(self) -> None:
         try:

@@ -35,12 +35,23 @@ def test_what_is_known_is_told_while_the_disk_hangs(tmp_path: Path, disk: thread
     assert found
     before = threading.active_count()
     disk.clear()
-    space._looked_at -= 10
+    space._looked_at -= 1
     begun = time.monotonic()
     assert [space.bytes() for _ in range(20)] == [found] * 20
     assert time.monotonic() - begun < 5
     # One asks, and no more than one.
     assert threading.active_count() == before + 1
+    disk.set()
+    eventually("it has answered", space._done.is_set)
+    assert space.bytes()
+
+
+def test_an_old_result_of_a_disk_that_hangs_is_not_shown(tmp_path: Path, disk: threading.Event) -> None:
+    space = FreeSpace(tmp_path)
+    assert space.bytes()
+    disk.clear()
+    space._looked_at -= 60
+    assert space.bytes() is None
     disk.set()
     eventually("it has answered", space._done.is_set)
     assert space.bytes()
