@@ -157,10 +157,8 @@ def _flatten(table: dict[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
         name = prefix + key
         if isinstance(value, dict):
             yield from _flatten(value, name + ".")
-        elif isinstance(value, bool):
-            yield name, str(value).lower()
         elif isinstance(value, str | int | float):
             check_property(name)
-            yield name, str(value)
+            yield name, str(value).lower() if isinstance(value, bool) else str(value)
         else:
             raise ValueError(f"{name}: expected a string, a number, or true or false (one value a property)")

@@ -100,6 +100,10 @@ def test_validate_warns_of_variables_that_nothing_reads(file: Path, monkeypatch:
             "./other.toml: connect-names requires Avro: JSON messages have no schema",
         ),
         ("heal = true\nskip-snapshot = true", "are mutually exclusive"),
+        *(
+            (f"[kafka]\n'bad key' = {value}", "'bad key' is not the name of a property")
+            for value in ("true", "1", "'x'")
+        ),
     ],
 )
 def test_validate_refuses_a_wrong_file(text: str, message: str) -> None:
