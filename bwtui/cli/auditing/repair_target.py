@@ -305,6 +305,13 @@ def _owner(target: RepairTarget) -> str:
     return f"relay {target.relay}" if target.relay else f"publication {target.settings.publication_name}"
 
 
+def _age_note(told: dict[str, Any]) -> str:
+    made = (told.get("window") or {}).get("now_ms")
+    age = "" if made is None else f" is {duration(max(time.time() - made / 1000, 0))} old;"
+    report = f"the report{age}" if age else "of the report,"
+    return f"{report} only its list of tables is used, and all of them are compared again"
+
+
 def _checked(
     target: RepairTarget, source: dict[str, str], cluster: str, told: dict[str, Any]
 ) -> RepairTarget:
@@ -329,11 +336,7 @@ def _checked(
     given = target.narrower
     target = replace(target, narrower=replace(given, tables=_of_report(told, given.tables)))
     lacking = _not_carried(target, told, given)
-    age = time.time() - float((told.get("window") or {}).get("now_ms") or 0) / 1000
-    notes = [
-        f"the report is {duration(age)} old; only its list of tables is used, and all of them are "
-        "compared again"
-    ]
+    notes = [_age_note(told)]
     if lacking:
         notes.append(f"not compared, because {_owner(target)} does not include them: {_some(lacking)}")
     return replace(target, notes=notes)
