@@ -60,17 +60,19 @@ def refusal(letter: DeadLetter, rows: DeadLetterRows | None) -> str:
     return ""
 
 
-#: A letter does not say which columns an UPDATE may not set.
+#: A letter does not say which columns an UPDATE may not set. The children of a table that is not partitioned
+#: are tables of their own.
 _STATEMENT = """DO {quote}
-DECLARE spare text;
+DECLARE spare text; these text;
 BEGIN
-  SELECT pg_catalog.quote_ident(attname) INTO spare FROM pg_catalog.pg_attribute
+  SELECT pg_catalog.quote_ident(attname), CASE relkind WHEN 'p' THEN '' ELSE 'ONLY ' END INTO spare, these
+    FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_class c ON c.oid = a.attrelid
    WHERE attrelid = {literal}::regclass AND attnum > 0 AND NOT attisdropped
      AND attgenerated = '' AND attidentity <> 'a' ORDER BY attname IN ({names}), attnum LIMIT 1;
   IF spare IS NULL THEN
     RAISE 'the table has no column that an UPDATE may set' USING HINT = 'run: bwtui dead-letters retry';
   END IF;
-  EXECUTE 'UPDATE ' || {literal} || ' SET ' || spare || ' = ' || spare || {where};
+  EXECUTE 'UPDATE ' || these || {literal} || ' SET ' || spare || ' = ' || spare || {where};
 END {quote};"""
 
 

@@ -119,6 +119,26 @@ def test_a_generated_column_is_not_set(database: str) -> None:
         assert session.value(written) == [1]
 
 
+def test_the_children_of_a_table_are_left_alone_and_partitions_are_not(database: str) -> None:
+    execute(
+        database,
+        """create table parent (id bigint primary key, v text)""",
+        """create table child () inherits (parent)""",
+        """insert into parent values (1, 'one')""",
+        """insert into child values (1, 'another table')""",
+        """create table root (id bigint primary key, v text) partition by range (id)""",
+        """create table leaf partition of root for values from (0) to (9)""",
+        """insert into root values (1, 'one')""",
+    )
+    written = """select array_agg(tableoid::regclass::text) from {} where xmin = pg_current_xact_id()::xid"""
+    with closing(Session(database)) as session:
+        session.run("""begin""")
+        session.run(statement_for("parent"))
+        session.run(statement_for("root"))
+        assert session.value(written.format("parent")) == ["parent"]
+        assert session.value(written.format("root")) == ["leaf"]
+
+
 def test_a_table_without_a_column_to_set(database: str) -> None:
     execute(database, """create table numbers (id bigint generated always as identity primary key)""")
     with (
