@@ -163,5 +163,12 @@ class NewTables:
             self._report.error("notice", RefusedError(text, f"{_DOCTOR} all; --table narrows the selection"))
 
     def _with_reason(self, item: Shortfall) -> Shortfall:
-        why = self._refused.get(item.info.oid) if item.info is not None and not item.captured else None
+        why = self._why_not(item.info) if item.info is not None and not item.captured else None
         return replace(item, says=f"{item.says} and can't be added: {why}") if why else item
+
+    def _why_not(self, table: TableInfo) -> str | None:
+        name, allow_unkeyed = self._settings.publication_name, self._settings.allow_unkeyed
+        adds = self._settings.adds_new_tables and publication.unkeyed_name(name) in self.reads
+        if adds and not table.owned and publication.place_of(name, table, allow_unkeyed=allow_unkeyed):
+            return "the relay's role does not own the table"
+        return self._refused.get(table.oid)
