@@ -51,6 +51,20 @@ def test_only_the_console_writes() -> None:
     assert found == []
 
 
+def test_no_handler_of_messages_calls_that_of_its_base_class() -> None:
+    """Textual calls the handlers of all classes itself: the base class's would run twice."""
+    found = [
+        f"{path}:{call.lineno}: {call.func.attr}"
+        for path, tree in sources("tui")
+        for _, call in calls(tree)
+        if isinstance(call.func, ast.Attribute)
+        and call.func.attr.startswith(("on_", "_on_"))
+        and isinstance(call.func.value, ast.Call)
+        and name_of(call.func.value.func) == "super"
+    ]
+    assert found == []
+
+
 def test_only_an_export_writes_bytes_to_stdout() -> None:
     found = {
         path

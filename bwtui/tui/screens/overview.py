@@ -194,7 +194,6 @@ class OverviewScreen(RelayScreen):
 
     def on_resize(self) -> None:
         """Paint at once for the new size."""
-        super().on_resize()
         self.refresh_picture()
 
     def action_maximise(self) -> None:

@@ -34,7 +34,6 @@ class ServiceViewScreen(RelayScreen):
     def on_screen_resume(self) -> None:
         """Restart the time without an answer: nothing was polled while a different screen was shown."""
         self._asked = None
-        super().on_screen_resume()
 
     def paint(self, picture: ScreenSnapshot) -> None:
         assert self.wants_look is not None

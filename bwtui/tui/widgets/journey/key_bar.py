@@ -31,7 +31,6 @@ class KeyBar(FilterBar):
         self._understand = understand
 
     def on_mount(self) -> None:
-        super().on_mount()
         self.query_one(Input).placeholder = "regex of tables, or a key: orders id=42"
 
     def on_input_changed(self, event: Input.Changed) -> None:
