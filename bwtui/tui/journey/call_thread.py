@@ -22,18 +22,25 @@ class CallThread:
         self._name = name
         self._tasks: SimpleQueue[_Task | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._is_closed = False
 
     async def make(self, call: Callable[[], T]) -> T:
-        """Run a call after the earlier ones, and return its result, or raise its error."""
+        """Run a call after the earlier ones, and return its result, or raise its error.
+
+        After `close`, raise CancelledError.
+        """
         future: Future[T] = Future()
+        if self._is_closed:
+            future.cancel()
         self._tasks.put((future, call))
-        if self._thread is None:
+        if self._thread is None and not self._is_closed:
             self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
             self._thread.start()
         return await asyncio.wrap_future(future)
 
     def close(self, last: Callable[[], object] = lambda: None) -> None:
         """End the thread after its pending calls; it calls ``last`` before it ends."""
+        self._is_closed = True
         if self._thread is not None:
             self._tasks.put((Future(), last))
             self._tasks.put(None)
