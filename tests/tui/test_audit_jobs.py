@@ -94,6 +94,19 @@ async def test_a_cancelled_command_ends(tmp_path: Path) -> None:
         assert stage.audit.job is None
 
 
+async def test_a_command_that_ended_before_it_was_cancelled_shows_its_result(tmp_path: Path) -> None:
+    stage = AuditedStage(tmp_path, with_report=False)
+    async with stage.run():
+        await stage.press("v", "enter")
+        await stage.until_reading()
+        job = stage.audit.job
+        assert job is not None
+        job.child.cancelled = True
+        await stage.end(stage.raw, code=1)
+        assert isinstance(stage.app.screen, ReportScreen)
+        assert "✗ ANOMALIES" in text(stage.app)
+
+
 async def test_a_failure_is_one_sentence_and_a_hint(tmp_path: Path) -> None:
     stage = AuditedStage(tmp_path)
     said = "bwtui: error: can't reach Kafka at [nowhere]:1\nhint: check that the broker runs\n"

@@ -96,7 +96,7 @@ class JobsApp(App[Ending]):
         self.show_background()
         if job.failed and not job.child.cancelled and job.title == "Verify":
             self.audit.failed = job.ended
-        if job.failed or job.child.cancelled:
+        if job.failed:
             if dialog is not None:
                 dialog.look()
             elif job.ended is not None and (job.ended.hint or not job.child.cancelled):
