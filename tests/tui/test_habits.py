@@ -1,13 +1,19 @@
 """Jump mode, completion, and exports."""
 
+import asyncio
 import json
 import re
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from textual.events import Resize
 from textual.geometry import Size
 
+from bwtui.recording.change import Change
+from bwtui.recording.export.jsonl import change_object
+from bwtui.recording.reading.as_of import TableFold
 from bwtui.recording.reading.seek_target import FORMS, SeekContext, parse_target
 from bwtui.tui.screens.jump import JumpScreen
 from bwtui.tui.screens.transport import places
@@ -222,6 +228,63 @@ async def test_all_changes_that_a_query_finds_are_exported_exactly() -> None:
         await stage.press("escape", "e")
         (one,) = objects(next(p for p in files() if p != path))
         assert one["position"] == stage.head.position - 1
+
+
+async def test_an_export_whose_screen_is_left_says_so_and_makes_no_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def held(change: Change) -> dict[str, Any]:
+        begun.set()
+        assert goes_on.wait(60)
+        return change_object(change)
+
+    monkeypatch.setattr("bwtui.tui.screens.recording.changes.change_object", held)
+    stage = RecordedStage()
+    async with stage.run():
+        await stage.seek("#99")
+        await stage.press("T")
+        await stage.pilot.press("E")
+        await asyncio.to_thread(begun.wait, 60)
+        left = stage.screen
+        await stage.pilot.press("escape")
+        await stage.pilot.pause()
+        assert not left.is_attached
+        goes_on.set()
+        await stage.settle()
+        assert any("the export was stopped: its screen was left" in told for told in stage.told)
+        assert files() == []
+
+
+async def test_rows_that_are_worked_out_for_a_screen_that_is_left_are_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun, goes_on, closed = threading.Event(), threading.Event(), threading.Event()
+    advance, close = TableFold.advance, TableFold.close
+
+    def held(fold: TableFold, *more: Any) -> bool:
+        begun.set()
+        assert goes_on.wait(60)
+        return advance(fold, *more)
+
+    def noted(fold: TableFold) -> None:
+        closed.set()
+        close(fold)
+
+    monkeypatch.setattr(TableFold, "advance", held)
+    monkeypatch.setattr(TableFold, "close", noted)
+    stage = RecordedStage()
+    async with stage.run():
+        await stage.press("down")
+        await stage.pilot.press("a")
+        await asyncio.to_thread(begun.wait, 60)
+        await stage.pilot.press("escape")
+        await stage.pilot.pause()
+        assert not closed.is_set(), "its thread still reads them"
+        goes_on.set()
+        await stage.settle()
+        assert closed.is_set()
 
 
 async def test_a_transaction_and_a_table_are_exported_alone() -> None:

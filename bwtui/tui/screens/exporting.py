@@ -49,7 +49,8 @@ class ExportingScreen(TransportScreen):
 
     def export(self, objects: Objects, remark: str = "") -> None:
         """Write objects to a new file in the background; ``remark`` is a note about them."""
-        self.run_worker(self.write(objects, remark), group="export", exit_on_error=True)
+        # A worker of the screen would be cancelled with it, while its thread continues to write the file.
+        self.app.run_worker(self.write(objects, remark), group="export", exit_on_error=True)
 
     async def write(self, objects: Objects, remark: str = "") -> None:
         """Write objects to a new file, and show its name, or why writing failed."""

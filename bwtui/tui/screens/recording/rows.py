@@ -171,13 +171,14 @@ class AsOfScreen(OneTableScreen):
             self.export(())
             return
         self._work = threading.Event()
-        self.run_worker(self._export_rows(self._fold, self._relation, self._work), exit_on_error=True)
+        self.app.run_worker(self._export_rows(self._fold, self._relation, self._work), exit_on_error=True)
 
     async def _export_rows(self, fold: TableFold, relation: Relation, work: threading.Event) -> None:
         def objects() -> Objects:
             for row in pages(fold):
                 if work.is_set():
-                    raise BwtuiError("the export was stopped: another position was asked for", "export again")
+                    why = "its screen was left, or another position was requested"
+                    raise BwtuiError(f"the export was stopped: {why}", "export again")
                 yield row_object(relation, row)
 
         await self.write(objects(), self.main_grid().remark)
@@ -197,7 +198,8 @@ class AsOfScreen(OneTableScreen):
         self._target, self._progress = wanted, (self._fold.position, wanted.position)
         self._doing = "of the changes folded"
         self._work = threading.Event()
-        self.run_worker(self._advance(wanted, self._fold, self._work), exit_on_error=True)
+        # The worker outlives the screen, to close the rows.
+        self.app.run_worker(self._advance(wanted, self._fold, self._work), exit_on_error=True)
 
     async def _advance(self, wanted: _RowsRequest, fold: TableFold, work: threading.Event) -> None:
         def progress(done: int, total: int) -> None:
