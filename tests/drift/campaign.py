@@ -139,6 +139,8 @@ def _batch(dice: random.Random, fitting: Sequence[Change], *, is_first: bool) ->
     whens = [when for when in When if is_first or when is not When.SNAPSHOT]
     # A lost state folder is rarer: few changes can happen with it.
     weights = [len([one for one in fitting if when in one.whens]) for when in whens]
+    if not any(weights):
+        return ()
     when = dice.choices(
         whens, [n * _SNAPSHOT ** (w is When.SNAPSHOT) for w, n in zip(whens, weights, strict=True)]
     )[0]

@@ -16,7 +16,7 @@ from bwtui.model.status import Status
 from bwtui.model.verdict import RelayVerdict
 from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.drift.campaign import Campaign, Look, Round, each, rounds
-from tests.drift.changes import CHANGES, Drawn, When
+from tests.drift.changes import CHANGES, Change, Drawn, When
 from tests.drift.comparison import Key, Row, TopicFold
 from tests.fix_sandbox import MAJOR
 
@@ -113,3 +113,10 @@ def test_only_the_tables_that_differ_may_be_named() -> None:
     assert _look({"a"}, "a", condition="stalled", command="").ending("a", may_equal=False) == "false"
     assert not _look(set(), "a").is_closed
     assert _look(set()).is_closed
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.name)
+def test_every_change_can_be_drawn_alone(change: Change) -> None:
+    for seed in range(10):
+        drawn = next(rounds(seed, [change], 18)).batches
+        assert {one.change for batch in drawn for one in batch} == {change}
