@@ -190,6 +190,8 @@ def _play(
     with running(options, progress) as demo:
         show(demo)
         demo.check()
+        if options.sabotage:
+            demo.wait_until_sabotable()
         settled = demo.settle()
         audited = DemoAudits()
         if options.audit:

@@ -14,7 +14,7 @@ from bwtui.demo.audits import VerifyRun
 from bwtui.demo.compare import compare
 from bwtui.demo.interrupts import Interrupts
 from bwtui.demo.process import WorkloadProcess
-from bwtui.demo.sabotage import PlantedFault, sabotage
+from bwtui.demo.sabotage import PlantedFault, can_sabotage, sabotage
 from bwtui.demo.topics import DemoTopicReader
 from bwtui.demo.verdict import ShopComparison
 from bwtui.errors import BwtuiError, Indeterminate, Interrupted
@@ -35,6 +35,8 @@ PREFIX = "shop"
 CATCH_UP_SECONDS = 60.0
 _STOP_SECONDS = 30.0
 _POLL = 0.1
+#: The topic in which the demo plants faults.
+_SABOTAGED = next(table.topic(PREFIX) for table in shop.TABLES if table.name == "orders")
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,12 +245,23 @@ class Demo:
             "BWTUI_SCHEMA_REGISTRY": self._services.schema_registry,
         }
 
+    def wait_until_sabotable(self) -> None:
+        """Let the writes continue until the topic of the orders has enough records for every fault."""
+        assert self._services is not None
+        deadline = time.monotonic() + CATCH_UP_SECONDS
+        while not can_sabotage(self._services.broker, _SABOTAGED, self.options.seed):
+            self.check()
+            if time.monotonic() > deadline:
+                # `sabotage` raises the error.
+                return
+            if self._abandoned.wait(_POLL):
+                raise Interrupted()
+
     def sabotage(self) -> list[PlantedFault]:
         """Plant faults in the topic of the orders, and return them."""
         assert self._services is not None
-        topic = next(table.topic(PREFIX) for table in shop.TABLES if table.name == "orders")
-        faults = sabotage(self._services.broker, topic, self.options.seed)
-        self.note(f"planted {len(faults)} faults in {topic}")
+        faults = sabotage(self._services.broker, _SABOTAGED, self.options.seed)
+        self.note(f"planted {len(faults)} faults in {_SABOTAGED}")
         return faults
 
     def compare(self, progress: Callable[[int, int], None] = lambda done, total: None) -> ShopComparison:

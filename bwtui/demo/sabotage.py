@@ -25,6 +25,10 @@ _LOST, _CHANGED, _DOUBLED = 3, 2, 2
 CONSEQUENCES = ("regressed", "resurrected", "torn_transaction")
 
 
+class TooFewRecords(RefusedError):
+    """The topic has too few records for every fault."""
+
+
 class PartitionRecord(NamedTuple):
     """A record of a partition; the timestamp is in Unix milliseconds."""
 
@@ -93,6 +97,15 @@ def sabotage(broker: str, topic: str, seed: int) -> list[PlantedFault]:
     return faults
 
 
+def can_sabotage(broker: str, topic: str, seed: int) -> bool:
+    """Return whether ``topic`` has enough records for every fault. Raises RefusedError."""
+    try:
+        plan(topic, _read(broker, topic), random.Random(seed))
+    except TooFewRecords:
+        return False
+    return True
+
+
 def judge(faults: Sequence[PlantedFault], report: Mapping[str, Any]) -> Judgement:
     """Compare the planted faults with the findings of ``bwtui verify --json``."""
     places = {
@@ -132,7 +145,7 @@ def plan(topic: str, contents: Partitions, draw: random.Random) -> tuple[Partiti
         _swap(planted[third], topic, third, faults, draw)
         _append(planted[third], strayed, topic, third, faults, draw)
     except (IndexError, ValueError):
-        raise RefusedError(
+        raise TooFewRecords(
             f"topic {topic} has too few records for --sabotage", "run the demo for more --seconds"
         ) from None
     return planted, faults

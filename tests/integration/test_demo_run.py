@@ -9,7 +9,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from bwtui.cli.demo import DemoAudits, report
+from bwtui.cli.demo import DemoAudits, _play, report
 from bwtui.demo import shop
 from bwtui.demo.headless import run_for
 from bwtui.demo.run import NAME, Demo, DemoOptions, running
@@ -113,6 +113,16 @@ def test_the_topics_equal_the_tables_and_a_planted_difference_is_seen(
     assert audited.judgement.holds, audited.judgement.sentence
     assert report(comparison, settled.to_json(), audited, as_json=True) == 1
     assert json.loads(capsys.readouterr().out)["sabotage"]["all_found"]
+
+
+def test_a_demo_that_is_too_short_for_its_faults_goes_on_until_it_has_enough(
+    sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path))
+    options = DemoOptions(rate=200, scale=0.3, keep=True, folder=sandbox.folder, audit=True, sabotage=True)
+    _, _, audited = _play(options, lambda demo: None, SetupProgress())
+    assert audited.judgement is not None
+    assert audited.judgement.holds, audited.judgement.sentence
 
 
 def _counted_by_duckdb(recording: str) -> dict[str, int]:
