@@ -13,6 +13,7 @@ from bwtui.settings import RelaySettings
 from bwtui.source import publication
 from bwtui.source.catalog import TableFilter, TableInfo, list_tables
 from bwtui.source.connection import Connection, query
+from bwtui.source.identity import UnusedKey, unused_key
 from bwtui.source.publication import PublishedTable, lacks_identity, quoted_name, table_clause
 from bwtui.source.slot import slot_state
 from bwtui.source.sql_hints import exclude_option, format_sql
@@ -43,6 +44,7 @@ select t.schemaname, t.tablename, array_agg(distinct a.attname::text order by a.
 _LEAVES_SQL = """
 select p.relid::oid from pg_catalog.pg_partition_tree(%s) p where p.isleaf and p.level > 0 order by 1
 """
+_PRIMARY_SQL = "select indrelid from pg_catalog.pg_index where indisprimary and indrelid = any(%s)"
 _EVERYTHING = "insert, update, delete, truncate"
 _BARE = "it has no replica identity: add a primary key first"
 _WITHOUT_KEY = "it has no key: add a primary key first"
@@ -107,9 +109,11 @@ def shortfalls(
     yield from _missing_tables(connection, adding, names, tables, published)
     # Tables that the relay leaves out are included: PostgreSQL considers the publication alone.
     every = list_tables(connection, partitions=True)
-    for table in filter(lacks_identity, every):
+    bare = [one for one in every if lacks_identity(one) and (one.namespace, one.name) in published]
+    unused = _unused_keys(connection, bare)
+    for table in bare:
         if entry := published.get((table.namespace, table.name)):
-            yield from _blocked(table, entry)
+            yield from _blocked(table, entry, unused.get(table.oid))
             if not entry.inserts and chosen(table):
                 says = "is published without its inserts, and so not at all"
                 yield _shortfall(table, says, instead, captured=False)
@@ -252,7 +256,7 @@ def _missing_tables(
     present = {table.oid: table for table in list_tables(connection, partitions=True)}
     still = {(table.oid, table.namespace, table.name) for table in present.values()}
     apart = [table for table in apart if (table.oid, table.namespace, table.name) in still]
-    adding.together(apart)
+    adding.together(apart, _unused_keys(connection, apart))
     by_partition = not publication.via_root(connection, names)
     for table in apart:
         oids = query(connection, _LEAVES_SQL, table.oid) if table.partitioned else []
@@ -263,6 +267,13 @@ def _missing_tables(
                 yield _outside(leaf, adding.hint(leaf))
         elif leaves or not (table.partitioned and by_partition):
             yield _outside(table, adding.hint(table))
+
+
+def _unused_keys(connection: Connection, tables: Sequence[TableInfo]) -> dict[int, UnusedKey]:
+    """Return, by oid, why tables without a key do not use the primary key that they have."""
+    bare = {table.oid: table for table in tables if not table.has_key}
+    found = {oid: unused_key(connection, bare[oid]) for (oid,) in query(connection, _PRIMARY_SQL, list(bare))}
+    return {oid: unused for oid, unused in found.items() if unused is not None}
 
 
 class _PublicationHints:
@@ -291,11 +302,15 @@ class _PublicationHints:
         self._when = _EARLIER if has_slot else "run: "
         self._unkeyed: dict[int, TableInfo] = {}
         self._made = ""
+        self._unused: dict[int, UnusedKey] = {}
 
-    def together(self, tables: Sequence[TableInfo]) -> None:
+    def together(self, tables: Sequence[TableInfo], unused: dict[int, UnusedKey]) -> None:
         """Register the tables that are to be added together: the publication of inserts is created only
         once.
+
+        ``unused``: the result of `_unused_keys`.
         """
+        self._unused = unused
         self._unkeyed = {table.oid: table for table in tables if lacks_identity(table)}
         self._made = self._make(list(self._unkeyed.values()))
 
@@ -309,9 +324,14 @@ class _PublicationHints:
     def _statement(self, table: TableInfo) -> str:
         if table.has_key or (self._settings.allow_unkeyed and not lacks_identity(table)):
             return f"{self._when}{_add(self._names[0], table)}"
+        unused = self._unused.get(table.oid)
         if not self._settings.allow_unkeyed:
-            bare = _BARE if lacks_identity(table) else _WITHOUT_KEY
-            return f"{bare}, leave it out with {exclude_option([table.qualified_name])}, or start with -u"
+            options = f"leave it out with {exclude_option([table.qualified_name])}, or start with -u"
+            if unused:
+                return f"it {unused.says}: {options}, or {unused.hint}"
+            return f"{_BARE if lacks_identity(table) else _WITHOUT_KEY}, {options}"
+        if unused:
+            return f"it {unused.says}: {unused.hint}"
         if self._companion in self._names:
             return f"{_JOINS}; {self._when}{_add(self._companion, table)}"
         if self._exists:
@@ -337,19 +357,23 @@ def _outside(table: TableInfo, hint: str) -> Shortfall:
     return Shortfall(f"table {table.qualified_name}", table, says, hint, captured=False, outside=True)
 
 
-def _blocked(table: TableInfo, entry: PublishedTable) -> Iterator[Shortfall]:
+def _blocked(table: TableInfo, entry: PublishedTable, unused: UnusedKey | None) -> Iterator[Shortfall]:
     """Yield a table whose UPDATE or DELETE PostgreSQL rejects because of the publication."""
     refused = [operation for operation, yes in (("UPDATE", entry.updates), ("DELETE", entry.deletes)) if yes]
     if not refused:
         return
-    alter = format_sql(f"ALTER TABLE {quoted_name(table)} REPLICA IDENTITY FULL")
+    if table.partitioned:
+        hint = "add a primary key to each of its partitions, or set REPLICA IDENTITY FULL"
+    elif unused:
+        hint = f"it {unused.says}: {unused.hint}"
+    else:
+        alter = format_sql(f"ALTER TABLE {quoted_name(table)} REPLICA IDENTITY FULL")
+        hint = f"add a primary key, or run: {alter}"
     yield _shortfall(
         table,
         f"has no replica identity, so PostgreSQL rejects an application's {' and '.join(refused)} on it, "
         "which its publication publishes",
-        "add a primary key to each of its partitions, or set REPLICA IDENTITY FULL"
-        if table.partitioned
-        else f"add a primary key, or run: {alter}",
+        hint,
     )
 
 

@@ -290,6 +290,46 @@ def test_what_an_unkeyed_table_needs_that_came_later(
         assert "publication" not in hint.lower()
 
 
+@pytest.mark.parametrize("allow_unkeyed", [True, False])
+@pytest.mark.parametrize(
+    ("alter", "says"),
+    [
+        ("alter table late replica identity nothing", "it has REPLICA IDENTITY NOTHING"),
+        (
+            "alter table late drop constraint late_pkey, add primary key (id) deferrable",
+            "it has a deferrable primary key",
+        ),
+    ],
+)
+def test_a_table_whose_primary_key_is_unused_gets_the_statement_that_changes_that(
+    database: str, source: Session, alter: str, says: str, allow_unkeyed: bool
+) -> None:
+    source.run("create publication p; create table late (id int primary key)")
+    source.run(alter)
+    ((_, hint),) = told(database, "p", allow_unkeyed=allow_unkeyed).items()
+    assert hint.startswith(says)
+    assert "add a primary key" not in hint
+    source.run(statement(hint))
+    ((_, hint),) = told(database, "p", allow_unkeyed=allow_unkeyed).items()
+    source.run(statement(hint))
+    assert not told(database, "p", allow_unkeyed=allow_unkeyed)
+
+
+def test_a_published_table_with_replica_identity_nothing_gets_its_statement(
+    database: str, source: Session
+) -> None:
+    source.run("create table t (id int primary key); create publication p for table t")
+    source.run("alter table t replica identity nothing")
+    ((says, hint),) = told(database, "p").items()
+    assert "PostgreSQL rejects an application's UPDATE and DELETE on it" in says
+    assert hint == (
+        "it has REPLICA IDENTITY NOTHING, so its primary key does not identify rows: "
+        'run: ALTER TABLE "public"."t" REPLICA IDENTITY DEFAULT;'
+    )
+    source.run(statement(hint))
+    assert not told(database, "p")
+
+
 def test_a_short_run_tells_of_a_table_too(attempts: Attempts, database: str, source: Session) -> None:
     source.run("create table t (id int primary key)")
     attempts.succeed(database)

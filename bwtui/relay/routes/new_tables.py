@@ -13,6 +13,7 @@ from bwtui.settings import RelaySettings
 from bwtui.source import publication
 from bwtui.source.catalog import TableFilter, TableInfo, list_tables
 from bwtui.source.connection import Connection
+from bwtui.source.identity import UnusedKey, unused_key
 from bwtui.source.publication_coverage import Shortfall, is_chosen, shortfalls
 
 _SECONDS = 10.0
@@ -86,7 +87,7 @@ class NewTables:
                 if publication.move(connection, table, former, to):
                     is_moved = True
                     if not to:
-                        self._report_lost_key(table)
+                        self._report_lost_key(table, unused_key(connection, table))
                 else:
                     self._misplaced = None
             except psycopg2.Error as error:
@@ -130,12 +131,13 @@ class NewTables:
             return None
         return "", to
 
-    def _report_lost_key(self, table: TableInfo) -> None:
+    def _report_lost_key(self, table: TableInfo, unused: UnusedKey | None) -> None:
         text = (
             f"table {table.qualified_name} lost its replica identity, so the relay removed it from the "
             "publication, where PostgreSQL would reject its UPDATE and DELETE: its rows are no longer sent"
         )
-        hint = "add a primary key: the relay then adds the table again and sends its rows"
+        remedy = f"it {unused.says}: {unused.hint}" if unused else "add a primary key"
+        hint = f"the relay adds the table again and sends its rows once it has one; {remedy}"
         self._report.error("notice", RefusedError(text, hint), table.qualified_name)
 
     # -- notices -------------------------------------------------------------------------------------------
