@@ -43,6 +43,8 @@ class CheckResult:
     unfinished: str = ""
     torn: DamagedAt | None = None
     damages: list[DamagedAt] = field(default_factory=list)
+    #: First and last LSN of changes that were relayed without being recorded, as the relay noted it.
+    gaps: list[tuple[int, int]] = field(default_factory=list)
 
     @property
     def verdict(self) -> str:
@@ -133,5 +135,6 @@ def _count(result: CheckResult, segment: SegmentCheck, *, is_last: bool) -> None
     result.messages += segment.messages
     result.deliveries += segment.deliveries
     result.damages += segment.damages
+    result.gaps += segment.gaps
     if not segment.is_finished and is_last and not result.is_being_written:
         result.unfinished, result.torn = segment.name, segment.torn

@@ -18,7 +18,15 @@ from bwtui.recording.format.blocks import (
     segment_name,
 )
 from bwtui.recording.format.digest import digest_of, read_digest
-from bwtui.recording.format.statements import Foot, digest_kind, is_sent, parse_event, parse_foot, statement
+from bwtui.recording.format.statements import (
+    Event,
+    Foot,
+    digest_kind,
+    is_sent,
+    parse_event,
+    parse_foot,
+    statement,
+)
 from bwtui.recording.format.walk import BlockStep, SegmentWalk, durable_damage
 
 
@@ -59,6 +67,8 @@ class SegmentCheck:
         self.is_finished = segment.is_finished
         self.file = SegmentFile(open_segment(segment.path), self.name)
         self.damages: list[DamagedAt] = []
+        #: First and last LSN of each noted gap.
+        self.gaps: list[tuple[int, int]] = []
         #: The damage at the torn end of an unfinished segment, if any.
         self.torn: DamagedAt | None = None
         #: Offset of the foot; 0 if unknown, or if anything before it is damaged.
@@ -150,10 +160,16 @@ class SegmentCheck:
             self._take_delivery(block, chain)
         elif block.kind in (BlockKind.STATUS, BlockKind.ERROR):
             statement(block, self.name)
-        elif block.kind == BlockKind.EVENT and parse_event(block, self.name)["event"] == "pass":
+        elif block.kind == BlockKind.EVENT:
+            self._take_event(parse_event(block, self.name), chain)
+
+    def _take_event(self, event: Event, chain: Chain) -> None:
+        if event["event"] == "pass":
             # Messages in flight have their delivery reports recorded at this point, or never will.
             chain.open.clear()
             chain.is_certain = True
+        elif event["event"] == "gap":
+            self.gaps.append((event["from_lsn"], event["to_lsn"]))
 
     def _take_head(self, chain: Chain) -> None:
         head = self._walk.context.head

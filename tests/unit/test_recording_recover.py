@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from bwtui.cli.main import CONTEXT
+from bwtui.cli.recording.check import check as check_command
 from bwtui.cli.recording.info import info as info_command
 from bwtui.cli.recording.recover import recover as recover_command
 from bwtui.errors import DamagedRecording, RefusedError
@@ -206,6 +207,40 @@ def test_errors_and_notices_are_listed_once_with_their_number(tmp_path: Path) ->
     text = CliRunner().invoke(info_command, [str(stream.folder)], **CONTEXT).output
     assert "ERRORS AND NOTICES" in text
     assert "notice     public.late: it is not in the publication; add it" in text
+
+
+@pytest.mark.parametrize("is_confirmed", [True, False])
+def test_a_shortened_recording_says_once_what_it_lacks(tmp_path: Path, is_confirmed: bool) -> None:
+    stream = Stream(tmp_path / "recording")
+    stream.begin_pass()
+    for number in range(20):
+        transaction(stream, number)
+        stream.deliver()
+        stream.recorder.reach(stream.lsn)
+    folder = left_behind(stream, tmp_path / "left")
+    (last,) = folder.glob("*.partial")
+    last.write_bytes(last.read_bytes()[: last.stat().st_size * 2 // 3])
+    again = Stream(folder)
+    # The slot is confirmed up to the end, or still has what was cut off.
+    again.lsn = stream.lsn if is_confirmed else 1_000
+    again.begin_pass()
+    told = [entry.message for entry in again.report.errors()]
+    assert len(told) == 1, told
+    again.stop()
+    checked = check(folder)
+    assert checked.verdict == "clean"
+    output = CliRunner().invoke(check_command, [str(folder)], **CONTEXT).output
+    if is_confirmed:
+        assert told[0].startswith("the recording lacks changes relayed from ")
+        assert "its last file was shortened" in told[0]
+        ((since, until),) = checked.gaps
+        assert until == stream.lsn > since
+        assert f"{format_lsn(since)} to {format_lsn(until)} was not recorded, or is missing since" in output
+        assert "clean, but for what it lacks: " in output
+    else:
+        assert told[0].startswith("a crash tore the recording's end: ")
+        assert checked.gaps == []
+        assert "clean: " in output
 
 
 def test_a_run_that_was_refused_leaves_nothing(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import click
 from bwtui.cli.output.table import plural
 from bwtui.console import say, say_json
 from bwtui.errors import DamagedRecording
+from bwtui.model.lsn import format_lsn
 
 if TYPE_CHECKING:
     from bwtui.recording.check import CheckResult
@@ -62,6 +63,9 @@ def to_json(checked: "CheckResult") -> dict[str, Any]:
             for damage in checked.damages
         ],
         "unfinished": _unfinished(checked),
+        "gaps": [
+            {"from_lsn": format_lsn(since), "to_lsn": format_lsn(until)} for since, until in checked.gaps
+        ],
     }
 
 
@@ -92,6 +96,8 @@ def _lines(checked: "CheckResult") -> list[str]:
     if checked.unfinished:
         where = f"torn at byte {checked.torn.place.offset}" if checked.torn else "complete up to its end"
         lines.append(f"segment {checked.unfinished} is not finished, {where}")
+    for since, until in checked.gaps:
+        lines.append(f"{format_lsn(since)} to {format_lsn(until)} was not recorded, or is missing since")
     counts = (
         f"{plural(checked.segments, 'segment')}, {checked.bytes:,} bytes, "
         f"{plural(checked.transactions, 'transaction')}, {plural(checked.changes, 'change')}, "
@@ -100,10 +106,15 @@ def _lines(checked: "CheckResult") -> list[str]:
     if checked.sealed_files:
         counts += f", {plural(checked.sealed_files, 'sealed file')}"
     if checked.verdict == "clean":
-        lines.append(f"clean{' so far, and being written' if checked.is_being_written else ''}: {counts}")
+        lines.append(f"{_clean(checked)}: {counts}")
     else:
         lines.append(f"read: {counts}")
     return lines
+
+
+def _clean(checked: "CheckResult") -> str:
+    says = "clean so far, and being written" if checked.is_being_written else "clean"
+    return f"{says}, but for what it lacks" if checked.gaps else says
 
 
 def error_of(folder: Path, checked: "CheckResult") -> DamagedRecording | None:

@@ -17,13 +17,18 @@ class GapReporter:
         self._report = report
         self._say = say
 
-    def note(self, since: int | None, until: int) -> None:
-        """Report that commits from ``since`` to ``until`` are not recorded; None: from the very beginning."""
+    def note(self, since: int | None, until: int, cut: int = 0) -> bool:
+        """Report that commits from ``since`` to ``until`` are not recorded; None: from the very beginning.
+
+        ``cut``: the number of bytes that were cut off a torn end. Returns whether there is a gap.
+        """
         if since is None:
             self._report.error("notice", late_beginning(until))
         elif until > since:
             self._say(gap_json(since, until))
-            self._report.error("recording", gap_error(since, until))
+            self._report.error("recording", gap_error(since, until, cut))
+            return True
+        return False
 
 
 def pass_event(

@@ -146,11 +146,18 @@ def gap_json(since: int, until: int) -> dict[str, Any]:
     return {"event": "gap", "from_lsn": since, "to_lsn": until}
 
 
-def gap_error(since: int, until: int) -> RefusedError:
-    """Return the notice for a gap."""
+def gap_error(since: int, until: int, cut: int = 0) -> RefusedError:
+    """Return the notice for a gap; ``cut`` is the number of bytes that were cut off a torn end."""
+    says = f"the recording lacks changes relayed from {format_lsn(since)} to {format_lsn(until)}"
+    if cut:
+        return RefusedError(
+            f"{says}: its last file was shortened after it was written, and the torn {cut} bytes at its end "
+            "were cut off",
+            "stop the relay, and restore the recording's files from a copy; without one, these changes stay "
+            "missing in the recording, and are in Kafka alone",
+        )
     return RefusedError(
-        f"the recording lacks changes relayed from {format_lsn(since)} to {format_lsn(until)}",
-        "the relay ran without --record, its recording could not be written, or its slot was lost",
+        says, "the relay ran without --record, its recording could not be written, or its slot was lost"
     )
 
 

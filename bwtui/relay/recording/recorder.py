@@ -94,9 +94,8 @@ class Recorder:
             self._journal, before.folder, self.settle, in_transactions=settings.exactly_once
         )
         report.on_error = self._error
-        for recovered in before.recovered:
-            if recovered.cut:
-                report.error("notice", torn_end(recovered.cut))
+        #: Number of bytes of a torn end that were cut off, until that is reported.
+        self._cut = sum(recovered.cut for recovered in before.recovered)
 
     # -- the stream ----------------------------------------------------------------------------------------
 
@@ -123,7 +122,12 @@ class Recorder:
             # again.
             self._journal.go_back(start_lsn)
             if until and not (behind and self._ending.gave_up):
-                self._gaps.note(None if is_first and before is None else reached, until)
+                since = None if is_first and before is None else reached
+                if self._gaps.note(since, until, self._cut):
+                    self._cut = 0
+        if self._cut:
+            self._report.error("notice", torn_end(self._cut))
+            self._cut = 0
         exactly_once = self._settings.exactly_once
         begun = pass_event(
             number, kind, start_lsn, self._batch, self._seen, self._session, behind, exactly_once=exactly_once
