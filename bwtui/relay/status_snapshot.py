@@ -13,6 +13,7 @@ from bwtui.model.status import LAG_IS_OLD, Status
 from bwtui.model.verdict import RelayVerdict, ended
 from bwtui.relay import status_builder
 from bwtui.relay.backfill.store import BackfillStore
+from bwtui.relay.dead_letters.letter_state import OpenLetters
 from bwtui.relay.metrics.measures import Measures
 from bwtui.relay.metrics.recent_history import RecentHistory, SlotLag
 from bwtui.relay.recording.recorder import Recorder
@@ -56,7 +57,8 @@ class StatusSnapshots:
         self.heal: Callable[[], HealStatus | None] = lambda: None
         self.first: Callable[[], FirstSnapshot | None] = lambda: None
         self.recent = RecentHistory(report, self._slot_lag)
-        self.watch = RelayWatch(report, lag, self._names, destination.service.outage)
+        letters = OpenLetters(settings.relay_name, backfills.statuses)
+        self.watch = RelayWatch(report, lag, self._names, destination.service.outage, letters.count)
 
     def status(self) -> Status:
         """Return the current status; any thread may call this."""

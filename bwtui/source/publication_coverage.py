@@ -13,8 +13,8 @@ from bwtui.settings import RelaySettings
 from bwtui.source import publication
 from bwtui.source.catalog import TableFilter, TableInfo, list_tables
 from bwtui.source.connection import Connection, query
-from bwtui.source.identity import UnusedKey, unused_key
 from bwtui.source.publication import PublishedTable, lacks_identity, quoted_name, table_clause
+from bwtui.source.replica_identity import UnusedKey, unused_key
 from bwtui.source.slot import slot_state
 from bwtui.source.sql_hints import exclude_option, format_sql
 

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import threading
 from collections.abc import Callable
 from contextlib import closing
@@ -98,10 +99,24 @@ def test_letters_are_retried_as_their_rows_are_by_then(
         stop.set()
         writer.join()
     assert mended.exit_code == 0, mended.stderr
-    assert "2 letters sent" in mended.stdout
+    assert "2 letters sent: " in mended.stdout
     _one_without_a_key()
     assert_same(services, database, relay)
     assert_keys_in_order(read_table(services, ITEMS, relay.name))
+
+
+def test_letters_of_rows_that_are_gone_are_sent_as_tombstones_and_told_of_no_more(
+    database: str, relay: Relay
+) -> None:
+    told = "rows were dropped and stored as dead letters"
+    assert told in relay.wait("the remark", lambda status: told in status.verdict.sentence).verdict.sentence
+    execute(database, """delete from items where id in (1, 4, 5, 30)""")
+    relay.wait_caught_up()
+    sent = run("retry", "--table", "items")
+    assert sent.exit_code == 0, sent.stderr
+    assert re.search(r"4 letters sent: \d tombstones for keys without a row$", sent.stdout, re.MULTILINE)
+    _one_without_a_key()
+    relay.wait("no remark", lambda status: "dropped" not in status.verdict.sentence)
 
 
 def assert_same(services: ServiceAddresses, database: str, relay: Relay) -> None:
@@ -183,7 +198,7 @@ def test_exactly_once_sends_none_of_them_while_one_is_refused(
     assert {one["state"] for one in listed("--table", "items")} == {"open"}
     limit_topic(services, topic_name(relay.name, "public", "items"), 10_000_000)
     mended = run("retry", "--table", "items")
-    assert "4 letters sent" in mended.stdout
+    assert "4 letters sent: 3 rows as of then, 2 tombstones for keys without a row" in mended.stdout
     assert listed("--table", "items") == []
     relay.stop()
     found = difference(services, database, [ITEMS], relay.name)

@@ -4,8 +4,8 @@ import asyncio
 import threading
 
 import pytest
-
 from bwtui.tui.journey.asking import Asking
+
 from tests.waiting import eventually
 
 

@@ -230,7 +230,7 @@ def test_a_look_ages_from_the_beginning_on(server: Server) -> None:
 
 def test_a_commits_age_is_told_by_the_servers_clock() -> None:
     report, sampler = RunState(), LagSampler(StreamServer(""), lambda: "one", lambda connection: None)
-    watch = RelayWatch(report, sampler, lambda: ServiceNames("PostgreSQL"), lambda: None)
+    watch = RelayWatch(report, sampler, lambda: ServiceNames("PostgreSQL"), lambda: None, lambda: None)
     now = time.time()
     report.commit_time = now - 3_600 - 5
     sampler.lag = Lag(time=now, looked_at=time.monotonic(), clock_ahead=-3_600.0)

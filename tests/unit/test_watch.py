@@ -16,9 +16,8 @@ from bwtui.relay.watch.relay_watch import RelayWatch
 
 def watching(report: RunState) -> RelayWatch:
     lag: Any = SimpleNamespace(asks_for_blockers=False)
-    return RelayWatch(
-        report, lag, lambda: ServiceNames("PostgreSQL", "Kafka", "the registry", ""), lambda: None
-    )
+    names = ServiceNames("PostgreSQL", "Kafka", "the registry", "")
+    return RelayWatch(report, lag, lambda: names, lambda: None, lambda: None)
 
 
 def stalled(cause: Cause, dependency: str) -> RelayVerdict:

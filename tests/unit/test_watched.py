@@ -45,7 +45,7 @@ class Watched:
         self.report = report
         self.names = NAMES
         sampler = LagSampler(StreamServer(""), lambda: "slot", lambda _: None)
-        self._watch = RelayWatch(report, sampler, lambda: self.names, lambda: None)
+        self._watch = RelayWatch(report, sampler, lambda: self.names, lambda: None, lambda: None)
         self.verdicts: list[RelayVerdict] = []
 
     def wait(self, looks: int = 1) -> None:

@@ -85,6 +85,8 @@ class _RetryResults:
     plan: "RetryPlan"
     asked: "list[tuple[TableRetry, BackfillStatus]]" = field(default_factory=list)
     is_running: bool = True
+    #: The requests after they have ended.
+    ended: "list[BackfillStatus]" = field(default_factory=list)
     errors: list[BwtuiError] = field(default_factory=list)
     #: The state of the letters afterwards.
     after: "dict[str, DeadLetterState]" = field(default_factory=dict)
@@ -115,6 +117,7 @@ class _RetryResults:
         except (ConnectionFailed, Interrupted) as error:
             self.errors.append(error)
             return
+        self.ended = list(ended)
         for status in ended:
             if (bad := ended_badly([status], [status.id])) is not None:
                 self.errors.append(bad)
@@ -129,6 +132,15 @@ class _RetryResults:
     def _in(self, *states: str) -> list[str]:
         return [id for id, how in self.after.items() if how.state in states]
 
+    def _sent_how(self) -> str:
+        counts = (
+            (sum(task.rows for task in self.ended), "row", "as of then"),
+            (sum(task.tombstones for task in self.ended), "tombstone", "for keys without a row"),
+            (sum(task.left_out for task in self.ended), "key", "of which the stream has sent a newer state"),
+        )
+        parts = [f"{plural(number, what)} {how}" for number, what, how in counts if number]
+        return f": {', '.join(parts)}" if parts else ""
+
     def lines(self, *, dry_run: bool) -> "Sequence[str]":
         """Return the result as text."""
         lines: list[str] = []
@@ -138,7 +150,7 @@ class _RetryResults:
             of = f"{keys} of {wanted.table}, for {plural(len(wanted.letters), 'letter')}"
             lines.append(f"{of}: would be requested" if task is None else f"{of}: requested as {task.id}")
         if sent := self._in("sent"):
-            lines.append(f"{plural(len(sent), 'letter')} sent, each with the row's current state")
+            lines.append(f"{plural(len(sent), 'letter')} sent{self._sent_how()}")
         for id in self._in("refused"):
             lines.append(f"dead letter {id} was rejected again: {self.after[id].detail}")
         for id in self._in("open"):

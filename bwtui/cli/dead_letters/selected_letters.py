@@ -163,17 +163,15 @@ def _notes(
 ) -> "Mapping[str, Sequence[DeadLetterAction]]":
     """Return the actions taken on letters, after recording the tasks that have ended."""
     from bwtui.relay.dead_letters.action_log import DeadLetterActionLog
-    from bwtui.relay.dead_letters.letter_state import settled
+    from bwtui.relay.dead_letters.letter_state import settled, with_settled
 
     handled = DeadLetterActionLog(relay)
-    notes: dict[str, Sequence[DeadLetterAction]] = {**handled.read()}
+    notes = handled.read()
     if ended := settled(letters, notes, tasks, own):
         with contextlib.suppress(StateFailed):
             # If this can't be written, the next reader finds it again.
             handled.add(ended)
-    for note in ended:
-        notes |= {id: (*notes[id], note) for id in note.letters}
-    return notes
+    return with_settled(notes, ended)
 
 
 def _warn(file: "DeadLetterFile") -> None:

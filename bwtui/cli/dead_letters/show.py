@@ -22,7 +22,7 @@ Examples:
 _LOOK_SECONDS, _PAUSE_SECONDS = 5.0, 0.1
 _WORDS = {
     "retry": "requested",
-    "sent": "sent with the row's current state",
+    "sent": "sent with the row's current state, or as a tombstone for a missing row",
     "refused": "rejected again",
     "failed": "not sent",
     "drop": "set aside",

@@ -1,13 +1,17 @@
 """The state of each dead letter, from the log of actions and the relay's tasks."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from bwtui.errors import StateFailed
 from bwtui.model.backfill import BackfillStatus
 from bwtui.model.backfill_texts import progress_text
-from bwtui.relay.dead_letters.action_log import DeadLetterAction, What
+from bwtui.relay.dead_letters.action_log import DeadLetterAction, DeadLetterActionLog, What
 from bwtui.sink.dead_letter_file import DeadLetter, DeadLetterFile, keys_of
+from bwtui.sink.dead_letter_writer import DeadLetterWriter
+from bwtui.state_folder import state_folder
 
 #: open: something is to be done; asked: the relay was asked to send the row; sent: it has sent the row in its
 #: current state; refused: the row was rejected again, and its new dead letter is open; dropped: set aside.
@@ -15,6 +19,10 @@ State = Literal["open", "asked", "sent", "refused", "dropped"]
 
 #: Operations that a dead letter of a backfilled row, or of a tombstone for a key without a row, carries.
 _PUT_IN = ("backfill", "delete")
+#: States of dead letters whose row is still to be sent.
+_UNSENT = ("open", "asked")
+#: Minimum seconds between two counts.
+_COUNTED_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +90,51 @@ def settled(
     for request, task, of_task in ended.values():
         actions += _notes(request, task, of_task, file.letters)
     return actions
+
+
+def with_settled(
+    notes: Mapping[str, Sequence[DeadLetterAction]], ended: Iterable[DeadLetterAction]
+) -> dict[str, Sequence[DeadLetterAction]]:
+    """Return ``notes`` with the entries of `settled` added, by dead letter."""
+    every = dict(notes)
+    for note in ended:
+        every |= {id: (*every[id], note) for id in note.letters}
+    return every
+
+
+class OpenLetters:
+    """Counts the dead letters that still need an action; its owner's thread calls it."""
+
+    def __init__(self, relay: str, tasks: Callable[[], Iterable[BackfillStatus]]) -> None:
+        self._tasks = tasks
+        self._handled = DeadLetterActionLog(relay)
+        self._file = DeadLetterFile(DeadLetterWriter(state_folder(relay)).path, lambda table: ())
+        self._counted_at = 0.0
+        self._open: int | None = None
+
+    def count(self) -> int | None:
+        """Return their number, or None while it is unknown, or nothing was done about any dead letter."""
+        if not self._handled.size():
+            return None
+        if not self._counted_at or time.monotonic() - self._counted_at > _COUNTED_SECONDS:
+            self._open, self._counted_at = self._count(), time.monotonic()
+        return self._open
+
+    def _count(self) -> int | None:
+        # Before the letters: those of a task's rows are written before it is over.
+        tasks = {task.id: task for task in self._tasks()}
+        try:
+            self._file.read()
+            notes = self._handled.read()
+        except (OSError, StateFailed):
+            return None
+        if self._file.first:
+            # Older letters are not read.
+            return None
+        letters = self._file.letters
+        every = with_settled(notes, settled(letters, notes, tasks, self._file))
+        open_ids = {one.id for one in letters if standing(every.get(one.id, ()), tasks).state in _UNSENT}
+        return len(open_ids)
 
 
 def _task(note: DeadLetterAction, tasks: Mapping[str, BackfillStatus]) -> BackfillStatus | None:

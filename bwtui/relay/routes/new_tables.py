@@ -13,8 +13,8 @@ from bwtui.settings import RelaySettings
 from bwtui.source import publication
 from bwtui.source.catalog import TableFilter, TableInfo, list_tables
 from bwtui.source.connection import Connection
-from bwtui.source.identity import UnusedKey, unused_key
 from bwtui.source.publication_coverage import Shortfall, is_chosen, shortfalls
+from bwtui.source.replica_identity import UnusedKey, unused_key
 
 _SECONDS = 10.0
 #: Timeout of moving tables in one check; the next check continues, a second later.

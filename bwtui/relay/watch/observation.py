@@ -72,7 +72,7 @@ class Observation:
     server_waits_for: str | None = None
     #: The server's process that sends the stream.
     sender_pid: int | None = None
-    #: Rows that were dropped since the relay started.
+    #: Rows that were dropped since the relay started, and whose dead letters are still open.
     dropped: int = 0
     blockers: tuple[Blocker, ...] = ()
     safe_bytes: int | None = None

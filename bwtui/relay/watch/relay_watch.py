@@ -37,12 +37,17 @@ class RelayWatch:
         lag: LagSampler,
         names: Callable[[], ServiceNames],
         outage: Callable[[], str | None],
+        open_letters: Callable[[], int | None],
     ) -> None:
-        """``outage`` returns why nothing can be delivered at present, or None."""
+        """``outage`` returns why nothing can be delivered at present, or None.
+
+        ``open_letters`` returns the number of dead letters that need an action, or None if it is unknown.
+        """
         self._report = report
         self._lag = lag
         self._names = names
         self._outage = outage
+        self._open_letters = open_letters
         self._judge = Judge(names())
         self._lock = threading.Lock()
         #: The dependency of a current stall that is kept as history.
@@ -114,13 +119,18 @@ class RelayWatch:
             asking_is_long=asking.is_long,
             server_waits_for=lag.waits_for,
             sender_pid=lag.sender_pid,
-            dropped=sum(table.dead_letters for table in report.tables.values()),
+            dropped=self._dropped(),
             blockers=lag.blockers,
             safe_bytes=lag.safe_wal_bytes,
             safe_seconds=sampler.safe_seconds(),
             wal_status=lag.wal_status,
             in_recovery=lag.in_recovery,
         )
+
+    def _dropped(self) -> int:
+        dropped = sum(table.dead_letters for table in self._report.tables.values())
+        still_open = self._open_letters() if dropped else None
+        return dropped if still_open is None else min(dropped, still_open)
 
     def _run(self) -> None:
         while not self._stop.wait(_TICK_SECONDS):
