@@ -256,7 +256,6 @@ class Router:
         route.recipe = EncoderRecipe(draft.types, draft.any_bytes, draft.with_room)
         keyed = (draft.keys, counters.key_schema_id)
         if self._keyed.get(topic, keyed) != keyed:
-            counters.note("the key changed: earlier rows remain in the topic under their old keys")
             reason = "has a new key: its topic may hold rows under the former key"
             self._coverage.mark(relation.qualified_name, reason)
         self._keyed[topic] = keyed
