@@ -96,6 +96,8 @@ class ComparisonRequest:
     open_letters: Callable[[], Mapping[str, Sequence[DeadLetter]]] = dict
     #: Called at the end for each table that was compared, with all of its differences.
     on_differences: OnDifferences | None = None
+    #: By topic: the encoding in which the relay writes keys now; without an entry, that of most keys counts.
+    spellings: Mapping[str, str] = field(default_factory=dict)
     #: The only fence if no relay runs: the topics are compared as they are, without waiting.
     at: Fence | None = None
 
@@ -134,7 +136,7 @@ class _LiveAudit:
         self._request = request
         self._connection = connection
         self._store = store
-        self._fold = Fold(store, request.config, schemas, request.partitioner)
+        self._fold = Fold(store, request.config, schemas, request.partitioner, request.spellings)
         self._fences: list[str] = []
         #: The servers on which the fences were taken.
         self._servers: set[tuple[str, str, int | None]] = set()

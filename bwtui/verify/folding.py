@@ -47,7 +47,12 @@ class Fold:
     """The topics' latest values in DuckDB, and their differences from the tables."""
 
     def __init__(
-        self, store: duckdb.DuckDBPyConnection, config: Config, schemas: Schemas, partitioner: str = ""
+        self,
+        store: duckdb.DuckDBPyConnection,
+        config: Config,
+        schemas: Schemas,
+        partitioner: str = "",
+        spellings: Mapping[str, str] | None = None,
     ) -> None:
         self._hashes = hashes_of(partitioner) if partitioner else None
         #: Topic → its number of partitions.
@@ -66,8 +71,8 @@ class Fold:
         self.damaged: Counter[str] = Counter()
         #: Topic → number of offsets lost at its start or end by retention or a broker's failure.
         self._expired: Counter[str] = Counter()
-        #: Topic → the encoding of most of its keys.
-        self._spelling: dict[str, str] = {}
+        #: Topic → the encoding of its keys: that of ``spellings``, or otherwise of most of them.
+        self._spelling = dict(spellings or {})
         #: Tables that are compared by digests first, and the number of equal keys that need no further
         #: comparison.
         self._quick: list[TableShape] = []

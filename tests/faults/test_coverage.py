@@ -104,6 +104,13 @@ GAPS = [
         publication="create publication {p} for tables in schema public",
     ),
     Gap(
+        "its key becomes text",
+        (
+            "alter table accounts alter column id type text",
+            "update accounts set note = 'by text' where id = '7'",
+        ),
+    ),
+    Gap(
         "a row filter comes and goes",
         (
             "alter publication {p} set table accounts where (id < 0), visits",

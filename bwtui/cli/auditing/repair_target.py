@@ -22,9 +22,11 @@ from bwtui.kafka.config import client_config
 from bwtui.kafka.offsets import partitions
 from bwtui.model.number_format import duration
 from bwtui.relay.backfill.chunk_snapshot import chunk_snapshot_path
+from bwtui.relay.process.control import request as ask_relay
 from bwtui.relay.process.control import running_relays, settings_of
 from bwtui.relay.process.lock import is_held
 from bwtui.relay.slot_checkpoint import SlotCheckpointStore
+from bwtui.repair.relay_repair import spellings
 from bwtui.settings import RelaySettings
 from bwtui.source.catalog import TableFilter
 from bwtui.source.connection import connect
@@ -66,6 +68,11 @@ class RepairTarget:
         )
         if self.only_carried:
             request = replace(request, not_captured={})
+        if self.relay:
+            # Once a table's key has changed, even most of its keys may be ones that the relay never writes.
+            own = spellings(ask_relay(self.relay, {"request": "status"}))
+            named = {one.topic: own[one.full_name] for one in request.tables if one.full_name in own}
+            request = replace(request, spellings=named)
         look_rarely()
         return verify_database(request, ask_registry(self.settings), on_phase)
 

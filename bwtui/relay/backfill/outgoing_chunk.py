@@ -58,10 +58,9 @@ def refuse_unlike(route: TableRoute, topic: str, spelling: str) -> None:
     current = spelling_of(route)
     if spelling not in ("", current):
         raise RefusedError(
-            f"the keys of topic {topic} were compared as {spelling_text(spelling)}, but the relay now "
-            f"sends them as {spelling_text(current)}",
-            "none of these was sent; run 'bwtui snapshot' to send the whole table with its "
-            "current keys, then 'bwtui repair' to compare again",
+            f"the table's key has changed: the keys of topic {topic} were compared as "
+            f"{spelling_text(spelling)}, but the relay now sends them as {spelling_text(current)}",
+            "none of these was sent; run 'bwtui repair' again, which compares the table with its present key",
         )
 
 

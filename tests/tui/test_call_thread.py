@@ -4,13 +4,13 @@ import asyncio
 import threading
 
 import pytest
-from bwtui.tui.journey.asking import Asking
 
+from bwtui.tui.journey.call_thread import CallThread
 from tests.waiting import eventually
 
 
 async def test_after_its_end_it_runs_no_call_and_starts_no_thread() -> None:
-    asking = Asking("test of asking")
+    asking = CallThread("test of asking")
     assert await asking.make(lambda: 7) == 7
     asking.close()
     calls: list[int] = []
