@@ -108,6 +108,8 @@ def test_a_row_that_is_nowhere_else_is_deleted_where_it_is(
             for other, name in strangers:
                 producer.produce(topic, value, name, other)
             assert producer.flush(30) == 0
+        classes = verified(attempts)[1]["classes"]
+        assert (classes["extra_key"], classes["stray_row"]) == (2, 0)
         done = repaired(attempts, 0, "--yes")
         assert done["stray_tombstones"] == 4
         after = newest(attempts, topic)
