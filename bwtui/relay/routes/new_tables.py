@@ -171,6 +171,6 @@ class NewTables:
     def _why_not(self, table: TableInfo) -> str | None:
         name, allow_unkeyed = self._settings.publication_name, self._settings.allow_unkeyed
         adds = self._settings.adds_new_tables and publication.unkeyed_name(name) in self.reads
-        if adds and not table.owned and publication.place_of(name, table, allow_unkeyed=allow_unkeyed):
+        if adds and not table.owned and publication.publication_for(name, table, allow_unkeyed=allow_unkeyed):
             return "the relay's role does not own the table"
         return self._refused.get(table.oid)
