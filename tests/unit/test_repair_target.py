@@ -60,7 +60,9 @@ def test_a_report_that_was_edited_is_told_by_what_is_wrong_in_it(
 
 
 def test_the_age_of_a_report_without_a_time_is_not_told() -> None:
-    assert repair_target._age_note({"window": {}}).startswith("of the report, only its list of tables is used")
+    assert repair_target._age_note({"window": {}}).startswith(
+        "of the report, only its list of tables is used"
+    )
     hour_ago = {"window": {"now_ms": (time.time() - 3_600) * 1_000}}
     assert repair_target._age_note(hour_ago).startswith("the report is 1 h 00 m old; only its list")
 
