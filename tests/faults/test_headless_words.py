@@ -69,7 +69,7 @@ def test_record_speaks_of_postgresql_alone_and_of_new_tables_and_ends_on_ctrl_c(
 @pytest.mark.parametrize(
     ("args", "error", "hint"),
     [
-        (["--toast", "what"], "--toast: 'what' is not one of", "give fetch or error or placeholder"),
+        (["--toast", "what"], "--toast: 'what' is not one of", "use fetch or error or placeholder"),
         (["-o", ""], "-o DIR is missing", "give the folder of the recording"),
     ],
 )
