@@ -7,6 +7,7 @@ import pytest
 
 from bwtui.cli.connect import connect
 from bwtui.settings import RelaySettings
+from tests.consumers.snippets import snippets
 
 ROOT = Path(__file__).parents[2]
 
@@ -38,7 +39,7 @@ def test_each_consumer_has_a_test_and_each_snippet_is_run() -> None:
     assert len(first) >= 6
     assert [row for row in first if "`test_" not in row] == []
     tests = "".join(path.read_text() for path in (ROOT / "tests" / "consumers").glob("*.py"))
-    named = re.findall(r"^```\w+\n(?:#|//|--) (\S+)$", page, re.MULTILINE)
+    named = snippets()
     assert len(named) >= 8
     assert [name for name in named if f'"{name}"' not in tests] == []
 
