@@ -144,7 +144,7 @@ async def test_a_deleted_row_is_not_offered_and_that_is_said(letters: DeadLetter
         await stage.press("R")
         seen = " ".join(text(stage.app).split())
         assert "Nothing can be sent again safely" in seen
-        assert "a row that was deleted" in seen
+        assert "the row was deleted" in seen
         await stage.press("y")
         assert stage.app.clipboard == ""
 
@@ -158,7 +158,7 @@ async def test_all_that_the_filter_passes_are_sent_again(letters: DeadLetterWrit
         await stage.press("ctrl+r")
         seen = " ".join(text(stage.app).split())
         assert "11 rows, as they are by then" in seen
-        assert "▲ a row that was deleted" in seen
+        assert "▲ the row was deleted" in seen
         await stage.press("escape", "slash", *"id=1", "enter", "ctrl+r")
         assert "4 rows, as they are by then" in " ".join(text(stage.app).split())
 
