@@ -253,7 +253,7 @@ async def test_an_export_whose_screen_is_left_says_so_and_makes_no_file(
         assert not left.is_attached
         goes_on.set()
         await stage.settle()
-        assert any("the export was stopped: its screen was left" in told for told in stage.told)
+        assert any("the export was stopped because its screen was closed" in told for told in stage.told)
         assert files() == []
 
 

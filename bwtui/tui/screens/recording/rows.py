@@ -177,7 +177,7 @@ class AsOfScreen(OneTableScreen):
         def objects() -> Objects:
             for row in pages(fold):
                 if work.is_set():
-                    why = "its screen was left, or another position was requested"
+                    why = "its screen was closed, or another position was requested"
                     raise BwtuiError(f"the export was stopped: {why}", "export again")
                 yield row_object(relation, row)
 
