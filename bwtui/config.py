@@ -81,7 +81,7 @@ class Config:
         return str(self.values[name].value)
 
     def place(self, name: str) -> str:
-        """Return the place where option ``name`` was set, for an error message; see `bwtui.setting_origins`."""
+        """Return where option ``name`` was set, for an error message; see `bwtui.setting_origins`."""
         return place(self.values[name].origin, name, self.typed)
 
     def property_place(self, name: str, key: str) -> str:

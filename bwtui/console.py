@@ -1,7 +1,7 @@
 """The only way to stdout and stderr: all output passes `escape`, and nothing in it is interpreted as markup.
 
-Only two kinds of output bypass it, since programs read them: that of `say_verbatim`, and the bytes of an export. On
-a terminal they are filtered like all other output.
+Only two kinds of output bypass it, since programs read them: that of `say_verbatim`, and the bytes of an
+export. On a terminal they are filtered like all other output.
 """
 
 import functools

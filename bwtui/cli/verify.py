@@ -63,8 +63,14 @@ docs/audit.md defines every class. Exit codes: 0 clean, 1 anomalies, 2 an error,
 @click.option(
     "--show-values", is_flag=True, help="Show keys and values of rows, which are masked by default."
 )
-@click.option("--findings", metavar="N", type=NumberType(0, 10**9, whole=True), default=1_000, show_default=True,
-              help="Maximum findings listed per class.")  # fmt: skip
+@click.option(
+    "--findings",
+    metavar="N",
+    type=NumberType(0, 10**9, whole=True),
+    default=1_000,
+    show_default=True,
+    help="Maximum findings listed per class.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
 @click.option(
     "--html", metavar="FILE", type=click.Path(path_type=Path), help="Write the report as one HTML page."
@@ -75,8 +81,12 @@ docs/audit.md defines every class. Exit codes: 0 clean, 1 anomalies, 2 an error,
     metavar="MASTER",
     help="Spark master. Default: local[*] on this machine, or no Spark for a small audit.",
 )
-@click.option("--work-folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False),
-              help="Folder for digests during the audit; on a cluster, all workers must have access to it.")  # fmt: skip
+@click.option(
+    "--work-folder",
+    metavar="DIR",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder for digests during the audit; on a cluster, all workers must have access to it.",
+)
 def verify(
     recordings: tuple[Path, ...],
     database: bool,

@@ -1,7 +1,7 @@
 """The transactions that the workload runs: actions of the demo's customers and staff.
 
-An action gets a `ShopTransaction` and changes rows through it. The session counts the rows and records how the
-transaction changes the shop's keys, so that a rolled-back one leaves no trace in the counts or the known
+An action gets a `ShopTransaction` and changes rows through it. The session counts the rows and records how
+the transaction changes the shop's keys, so that a rolled-back one leaves no trace in the counts or the known
 keys.
 """
 

@@ -41,7 +41,7 @@ class RecordingGap:
 
 @dataclass(slots=True)
 class Notice:
-    """An error or a notice that the relay showed ``count`` times over all runs; times as in `RecordingInfo`."""
+    """An error or notice that the relay showed ``count`` times in all runs; times as in `RecordingInfo`."""
 
     kind: str
     table: str | None

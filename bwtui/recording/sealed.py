@@ -98,7 +98,7 @@ def _check_segments(folder: Path, manifest: Manifest) -> int:
 
 
 def unsealed_bytes(folder: Path, recording: SealedRecording | None) -> int:
-    """Return the size of a recording's finished segments that are not sealed; ``recording`` is the sealed part.
+    """Return the size of a recording's finished, unsealed segments; ``recording`` is the sealed part.
 
     Raises UsageError or StateFailed.
     """

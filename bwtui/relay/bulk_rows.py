@@ -1,7 +1,7 @@
 """Bulk rows: consecutive new rows of one table, which the C extension encodes in one call.
 
-`bwtui.relay.row_handler` handles rows that the C extension can't encode, or that need their own handling; they end
-a run.
+`bwtui.relay.row_handler` handles rows that the C extension can't encode, or that need their own handling;
+they end a run.
 """
 
 import struct

@@ -374,7 +374,7 @@ class RowHandler:
         return self._context.toast.values
 
     def note_values(self, route: TableRoute, frames: Sequence[bytes]) -> None:
-        """Count the unchanged values of rows that `bwtui.relay.bulk_rows` took, and record frames and values."""
+        """Count the unchanged values of rows that `BulkRows` took, and record frames and values."""
         toast, recorder = self._context.toast, self._context.recorder
         if recorder is None:
             toast.take_all(route, frames)

@@ -143,7 +143,7 @@ class StreamSession:
         if self._is_time_to_stop(_STOP_WAITING_SECONDS):
             raise StopRequested
 
-    # -- for backfilled rows: see `bwtui.relay.backfill.backfill.BackfillStream` --------------------------------------
+    # -- for backfilled rows: see `bwtui.relay.backfill.backfill.BackfillStream` -----------------------------
 
     @property
     def batch(self) -> OutgoingBatch:

@@ -232,7 +232,7 @@ class SessionLoop:
             raise ConnectionFailed(error.message, error.hint) from error
 
     def _check_history(self, server: ServerIdentity, state: SlotState) -> None:
-        """Continue with ``server`` if it has everything that was sent; see `SlotCheckpointStore.common_end`."""
+        """Continue with ``server`` if it has all that was sent; see `SlotCheckpointStore.common_end`."""
         context = self._context
         if context.position_store is not None:
             context.position_store.server = server

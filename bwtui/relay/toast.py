@@ -112,7 +112,8 @@ class ToastFiller:
     def fill(self, route: TableRoute, update: ToastUpdate, ahead: Ahead = lambda *_: ()) -> list[Field]:
         """Return the new row without UNCHANGED, except where a placeholder will replace it.
 
-        Raises UnchangedToastError under --toast error, BwtuiError if the value can't be read, and RowVanished.
+        Raises UnchangedToastError under --toast error, BwtuiError if the value can't be read, and
+        RowVanished.
         """
         names = route.column_names
         row, missing = _completed(route, update)
@@ -149,7 +150,7 @@ class ToastFiller:
         return values
 
     def take_all(self, route: TableRoute, frames: Sequence[bytes]) -> None:
-        """Discard the values that were read for ``frames``, which the C extension encoded with all of them."""
+        """Discard the values that were read for ``frames``: the C extension encoded them."""
         pop = self.values.pop
         taken = [fetched for frame in frames if (fetched := pop(id(frame), None)) is not None]
         self._bytes -= sum([fetched[1] for fetched in taken])

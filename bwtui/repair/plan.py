@@ -46,7 +46,8 @@ class TablePlan:
     examples: list[dict[str, Any]] = field(default_factory=list)
     keys: Path | None = None
     strays: StrayList | None = None
-    #: The encoding of the topic's keys, in the terms of `bwtui.audit.canonical_values.decode_key`; "" if none was seen.
+    #: The encoding of the topic's keys, in the terms of `bwtui.audit.canonical_values.decode_key`; "" if none
+    #: was seen.
     spelling: str = ""
     #: The key's columns, in the table's order.
     key_columns: tuple[str, ...] = ()
@@ -128,10 +129,10 @@ class Planner:
         show_values: bool = False,
         relay: str = "",
     ) -> None:
-        """Take the ``folder`` for the lists, and ``own_encoding``, which returns the relay's key encoding of a table.
+        """Take the ``folder`` for the lists; ``own_encoding`` returns the relay's key encoding of a table.
 
-        The encoding is in the terms of `bwtui.audit.canonical_values.decode_key`, or None if unknown. ``relay`` is its
-        name if commands have to name it.
+        The encoding is in the terms of `bwtui.audit.canonical_values.decode_key`, or None if unknown.
+        ``relay`` is its name if commands have to name it.
         """
         self.tables: list[TablePlan] = []
         self._folder = folder

@@ -197,7 +197,8 @@ def _topics(
 ) -> dict[str, DataFrame]:
     """Return the topics' contents when the replay began, and whether timestamps are the messages' own.
 
-    Also return each end when the audit read it (``audited_ends``); its findings are valid for what precedes that end.
+    Also return each end when the audit read it (``audited_ends``); its findings are valid for what precedes
+    that end.
     """
     pinned = pin(config, topics)
     for place, end in audited_ends.items():

@@ -7,9 +7,9 @@
 
 A small replay runs without Spark, unless the caller requests it (``is_wanted``).
 
-A `ReplayObserver` observes phases and progress, must confirm before anything is written, and may cancel; screens pass
-their own. Progress is saved, so the next run resumes one that was cancelled or killed (docs/replay.md,
-docs/adr/0023-seal-replay-and-audit-outside-the-jvm.md).
+A `ReplayObserver` observes phases and progress, must confirm before anything is written, and may cancel;
+screens pass their own. Progress is saved, so the next run resumes one that was cancelled or killed
+(docs/replay.md, docs/adr/0023-seal-replay-and-audit-outside-the-jvm.md).
 """
 
 import contextlib

@@ -13,7 +13,7 @@ _HOUR, _DAY = 3_600_000, 86_400_000
 
 
 def refuse_names(names: Mapping[str, str], existing: Mapping[str, int]) -> None:
-    """Raise if target topics (by recorded one) have names that collide, with each other or with ``existing``."""
+    """Raise if names of target topics (by recorded one) collide, with each other or with ``existing``."""
     if len(set(names.values())) < len(names):
         raise UsageError("two recorded topics would be replayed to the same topic", _OTHER)
     new = set(names.values()) - existing.keys()

@@ -5,8 +5,8 @@ in the topic, perhaps mixed with other producers' messages: the search finds the
 after the first that is missing was never written.
 
 But requests in flight when a connection broke may still be written after that search: the kernel continues to
-send its buffers, and a broker accepts the request of a client that has gone. So `count_duplicates` checks again
-afterwards.
+send its buffers, and a broker accepts the request of a client that has gone. So `count_duplicates` checks
+again afterwards.
 """
 
 from array import array

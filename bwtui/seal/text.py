@@ -1,8 +1,9 @@
 """Convert rows of the stream to JSON text, with one generated function per relation.
 
-Every function takes a frame and returns `ChangeTexts`. There are three ways with equal results, from fast to slow:
-rows with only text below 64 KiB in every column, split by one ``bytes.split`` as in `bwtui.pgoutput.tuples`;
-rows with NULLs; and all others, for which the functions of `bwtui.recording.export.rows` are used.
+Every function takes a frame and returns `ChangeTexts`. There are three ways with equal results, from fast to
+slow: rows with only text below 64 KiB in every column, split by one ``bytes.split`` as in
+`bwtui.pgoutput.tuples`; rows with NULLs; and all others, for which the functions of
+`bwtui.recording.export.rows` are used.
 """
 
 import json

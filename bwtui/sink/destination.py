@@ -1,6 +1,7 @@
 """The destination of a relay's messages: a sink, and the other interfaces that its kind has.
 
-Another kind of sink is a module in this package with the functions of `SinkKind`; `RelaySettings.sink` names it.
+Another kind of sink is a module in this package with the functions of `SinkKind`; `RelaySettings.sink` names
+it.
 """
 
 import importlib

@@ -142,9 +142,9 @@ def _listed(keys: Sequence[Mapping[str, bytes]], columns: Mapping[str, KeyColumn
         listed = f"select pg_catalog.generate_series(0, {len(keys) - 1}), {arrays}"
         texts = [_array([key[column] for key in keys]) for column in columns]
     else:
-        # An array of arrays would be unnested to their elements. In VALUES the literals of the other rows take
-        # the types of the first (PostgreSQL documentation, "UNION, CASE, and Related Constructs"), which is
-        # faster than resolving a type's name again, but slower than an array.
+        # An array of arrays would be unnested to their elements. In VALUES the literals of the other rows
+        # take the types of the first (PostgreSQL documentation, "UNION, CASE, and Related Constructs"), which
+        # is faster than resolving a type's name again, but slower than an array.
         first, others = ", ".join(f"cast(%s as {name})" for name in types), ", ".join(["%s"] * len(types))
         rows = [f"({number}, {others if number else first})" for number in range(len(keys))]
         listed = f"values {', '.join(rows)}"

@@ -8,7 +8,8 @@ If the named publication does not exist, bwtui creates two in one transaction, n
   and a relay must never break the application that it captures.
 
 With ``--new-tables add``, a table that is created later joins one of the two automatically (`misplaced`,
-`move`). See docs/adr/0003-publish-explicit-table-lists.md; `bwtui.source.publication_coverage` lists what they leave out.
+`move`). See docs/adr/0003-publish-explicit-table-lists.md; `bwtui.source.publication_coverage` lists what
+they leave out.
 """
 
 import hashlib

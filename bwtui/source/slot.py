@@ -1,8 +1,8 @@
 """Inspect, create and drop replication slots.
 
 The permanent slot exists if and only if the exported snapshot is complete; tables that are read in chunks may
-still be due (see `bwtui.relay.backfill.chunk_snapshot`). That snapshot runs under a TEMPORARY slot, which ends with
-its session. ``pg_copy_logical_replication_slot`` then creates the permanent one at its LSN.
+still be due (see `bwtui.relay.backfill.chunk_snapshot`). That snapshot runs under a TEMPORARY slot, which
+ends with its session. ``pg_copy_logical_replication_slot`` then creates the permanent one at its LSN.
 """
 
 import os

@@ -1,7 +1,7 @@
 """The data of the screens, and the status snapshot that they show.
 
-The screens never query the relay. A `Model` provides a frozen `ScreenSnapshot`; the model of a relay samples a
-`DataSource` and extends the history that the relay itself keeps. Pausing only keeps new snapshots from the
+The screens never query the relay. A `Model` provides a frozen `ScreenSnapshot`; the model of a relay samples
+a `DataSource` and extends the history that the relay itself keeps. Pausing only keeps new snapshots from the
 screens: sampling and history continue.
 """
 

@@ -26,8 +26,8 @@ class InlineCode:
     it is a part, and may raise TypeError, ValueError, LookupError or OverflowError for anything that it does
     not handle: then the plain encoder encodes the row. ``names`` are the globals that the code uses.
     ``copies`` means that ``{f}`` is copied, and so must be UTF-8; ``code`` sets it to b"" for None.
-    ``compiled`` names the equivalent in `bwtui.encode.compiled_encoders`; ``scale`` is the number of a decimal's
-    places after the point.
+    ``compiled`` names the equivalent in `bwtui.encode.compiled_encoders`; ``scale`` is the number of a
+    decimal's places after the point.
     """
 
     code: str

@@ -12,6 +12,7 @@ The probability that two different rows have the same digest is 2⁻¹²⁸, and
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+from uuid import UUID
 
 import duckdb
 import numpy as np
@@ -58,7 +59,7 @@ _KINDS = {
     "timestamp": _DigestType(1114, ">i8", "{}::pg_catalog.timestamp", "'2000-01-01'", ("timestamp",)),
     "timestamptz": _DigestType(1184, ">i8", "{}::pg_catalog.timestamptz", "'2000-01-01Z'", ("timestamptz",)),
     "money": _DigestType(790, ">i8", "{}::pg_catalog.money", "'0'", ("decimal",)),
-    "uuid": _DigestType(2950, "V16", "{}::pg_catalog.uuid", "'00000000-0000-0000-0000-000000000000'", ("uuid",)),
+    "uuid": _DigestType(2950, "V16", "{}::pg_catalog.uuid", f"'{UUID(int=0)}'", ("uuid",)),
     "bytes": _DigestType(17, None, "{}::pg_catalog.bytea", "", ("bytes",)),
     "text": _DigestType(25, None, "{}::pg_catalog.text", "", ("string", "decimal")),
     # concat writes a value as the stream does; see `bwtui.verify.tables`.

@@ -1,4 +1,4 @@
-"""The programs and settings of docs/consumers.md: files beside it, and fenced blocks that begin with their name."""
+"""The programs and settings of docs/consumers.md: files in docs/consumers, and blocks that begin so."""
 
 import re
 from collections.abc import Mapping

@@ -38,7 +38,8 @@ def test_a_table_outside_the_users_own_publication_is_a_note(monkeypatch: pytest
     (note,) = outside_publication(OWN, found)
     assert note.name == "tables outside the publication"
     assert note.message == (
-        "publication shop does not contain 7: public.t0, public.t1, public.t2, public.t3, public.t4 and 2 more"
+        "publication shop does not contain 7: public.t0, public.t1, public.t2, public.t3, public.t4 "
+        "and 2 more"
     )
     assert "--table" in note.hint
 

@@ -239,7 +239,7 @@ def _running_with(source: dict[str, str], report: Path | None, given: RelaySetti
         return name
     hint = "start it with 'bwtui connect', or choose the relay that sends with --relay"
     if report is not None:
-        hint += "; if a relay on a different machine writes the topics, use --without-relay with -d, -s, -b and -r"
+        hint += "; if another machine's relay writes the topics, use --without-relay with -d, -s, -b and -r"
     elif _is_read(given):
         hint += "; if a different program reads the slot and writes the topics, use --without-relay"
     raise ConnectionFailed(

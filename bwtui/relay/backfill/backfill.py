@@ -245,7 +245,7 @@ class Backfill:
         )
 
     def _note_unsent(self) -> None:
-        """Record in the coverage ledger whose rows were not sent; a kill before `BackfillStore.note` repeats that."""
+        """Record in the coverage ledger whose rows were not sent, before `BackfillStore.note` forgets it."""
         coverage = self._context.coverage
         for status in self._store.unnoted():
             if status.table == UNKNOWN:

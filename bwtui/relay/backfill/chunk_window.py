@@ -5,8 +5,8 @@ and p the place in the stream where its rows are added. A row of the chunk would
 of its key if a transaction that S does not show was sent before p. A commit is streamed as soon as its WAL is
 flushed, and becomes visible to others only later: with a synchronous standby much later. So the window is
 opened before S is taken, and S is taken only once everything that was sent before the window was opened is
-visible (`bwtui.relay.backfill.sent_transactions`). If a key is sent while the window is open, the chunk's row of that
-key is left out.
+visible (`bwtui.relay.backfill.sent_transactions`). If a key is sent while the window is open, the chunk's row
+of that key is left out.
 """
 
 from collections.abc import Collection, Sequence

@@ -88,7 +88,7 @@ class BackfillRowPolicy:
         return replace(failure, is_setup=False, is_outage=True)
 
     def undelivered(self, failures: list[DeliveryFailure]) -> list[DeliveryFailure]:
-        """See `RowPolicy.undelivered`; all ``failures`` are of backfilled rows. Raises RestartFromConfirmed as well."""
+        """See `RowPolicy.undelivered`, also for its errors; all ``failures`` are of backfilled rows."""
         failures = [self._as_outage(failure) for failure in failures]
         if self.shut is not None:
             raise RestartFromConfirmed(failures)

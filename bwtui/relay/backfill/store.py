@@ -273,7 +273,7 @@ class BackfillStore:
         )
 
     def take(self, progress: Mapping[str, Mapping[str, Any]]) -> None:
-        """Take over the progress that Kafka holds if it is further than this store: see `BackfillTask.progress`."""
+        """Take over the progress in Kafka if it is further than this store's: see `BackfillTask.progress`."""
         for id, progress_json in progress.items():
             with self._lock:
                 entry = self._entries.get(id)

@@ -34,8 +34,8 @@ _PENDING = {"pause": "will pause", "cancel": "will be cancelled"}
 class BackfillTask:
     """One request, and its progress.
 
-    The main thread owns all but ``wanted`` and ``asked``, which `BackfillStore.ask` sets from any thread. Times are
-    Unix seconds.
+    The main thread owns all but ``wanted`` and ``asked``, which `BackfillStore.ask` sets from any thread.
+    Times are Unix seconds.
     """
 
     id: str

@@ -84,8 +84,8 @@ class LateRecords:
         """Note durably in ``path`` that messages may be in flight. Raises StateFailed.
 
         ``session`` is this run's session id. ``send_again``: see
-        `bwtui.relay.divergence.orphaned_keys.OrphanedKeys.send_again`. ``coverage`` records the tables whose topics have
-        another producer. ``ends`` stores where topics end, for the next run.
+        `bwtui.relay.divergence.orphaned_keys.OrphanedKeys.send_again`. ``coverage`` records the tables whose
+        topics have another producer. ``ends`` stores where topics end, for the next run.
         """
         self._coverage = coverage
         self._ends = ends
@@ -147,7 +147,7 @@ class LateRecords:
         self._noted[topic] = _WatchedTopic(table, TopicEnd("", ends), handed_over)
 
     def begin(self) -> None:
-        """Note where topics end before the stream's first row is sent. Raises ConnectionFailed, StateFailed."""
+        """Note the topics' ends before the first row is sent. Raises ConnectionFailed and StateFailed."""
         tables = {counters.topic: name for name, counters in self._report.tables.items() if counters.topic}
         recall, ends = self._destination.recall, self._destination.service.ends(tables)
         self._topics = {
@@ -263,7 +263,7 @@ class LateRecords:
                 ((count,),) = database.execute("select count(*) from keys")
                 keys = (key for (key,) in database.execute("select key from keys"))
                 unknown = self._send_again(one.table, keys) if count else 0
-            text = "topic %s has the last records of a killed relay, or another producer's: %d keys are sent again"
+            text = "topic %s has records of a killed relay, or of another producer: re-sending %d keys"
             _log.info(text, topic, count, extra=event("topic_changed", table=one.table))
             self._mark_unknown(topic, one, unknown)
         del self._ends.unsettled[topic]

@@ -32,7 +32,7 @@ class FilterableSession(Protocol):
 
 
 class DuplicateFilter:
-    """Replaces the handlers of `RowHandler` until frames are newer than a position, and records none of them."""
+    """Replaces the handlers of `RowHandler`, and records no frame, until frames are newer than a position."""
 
     def __init__(
         self, stream: FilterableSession, position: Position, recorder: Recorder | None = None

@@ -228,7 +228,8 @@ class PositionStore:
     def check_history(self, position: Position) -> None:
         """Refuse a server whose history lacks ``position``: the relay would skip its own changes up to there.
 
-        A different relay may have sent changes since this one read the position; see `SlotCheckpointStore.common_end`.
+        A different relay may have sent changes since this one read the position; see
+        `SlotCheckpointStore.common_end`.
         Raises SlotLost.
         """
         server = self.server

@@ -2,8 +2,9 @@
 
 It is a small file in the relay's state folder. While the file exists, topics may lack what was written
 between the lost slot and the new one, and every start continues the heal. ``lsn`` is written once the new
-slot is created, its checkpoint is stored by `bwtui.relay.slot_checkpoint`, and the recording, if any, has taken it.
-Without ``lsn`` a start creates the slot again, unless `bwtui.relay.slot_checkpoint` has the new slot already.
+slot is created, its checkpoint is stored by `bwtui.relay.slot_checkpoint`, and the recording, if any, has
+taken it. Without ``lsn`` a start creates the slot again, unless `bwtui.relay.slot_checkpoint` has the new
+slot already.
 """
 
 import contextlib

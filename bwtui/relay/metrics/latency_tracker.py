@@ -1,7 +1,8 @@
 """The latency of messages, measured once per batch.
 
-The relay's thread only records raw times (`LatencyTracker.take`); the thread of `bwtui.relay.metrics.recent_history` adds
-them to histograms once a second (`LatencyTracker.tick`), and publishes figures that any thread may read.
+The relay's thread only records raw times (`LatencyTracker.take`); the thread of
+`bwtui.relay.metrics.recent_history` adds them to histograms once a second (`LatencyTracker.tick`), and
+publishes figures that any thread may read.
 """
 
 from collections import deque

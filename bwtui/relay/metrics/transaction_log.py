@@ -1,8 +1,8 @@
 """Relayed transactions: the newest ones, and the largest of the last ten minutes.
 
 The relay's thread only records raw notes, once per transaction and once per batch. The thread of
-`bwtui.relay.metrics.recent_history` turns them into a list once a second (`TransactionLog.tick`), which any thread
-may read.
+`bwtui.relay.metrics.recent_history` turns them into a list once a second (`TransactionLog.tick`), which any
+thread may read.
 """
 
 import heapq

@@ -8,13 +8,13 @@ begins; the answer is this MOMENT), ``{"request": "audited", "verdict": VERDICT,
 MOMENT, "servers": [[IDENTIFIER, STARTED, TIMELINE], …]}`` (the audit has ended, and read from these servers),
 ``{"request": "healed", "lsn": LSN}`` (a comparison of all tables was clean since the slot was recreated at
 this LSN), ``{"request": "sent_beside", "topic": TOPIC, "records": NUMBER}`` (a repair is about to send these
-records itself), ``{"request": "stop"}``, and one for each service view of `bwtui.model.service_views` (``slots``,
-``consumers``, ``commands``, ``configuration``, ``stages``, ``transactions``, ``subject`` with ``"about":
-[NAME, VERSION, …]``, ``letters`` with ``"about": [LETTER, …]``). ``{"request": "backfill", "of": {a
-BackfillRequest}}`` backfills rows of a table, and answers with an id. ``{"request": "backfill_control", "id":
-ID, "what": "pause" | "resume" | "cancel"}`` answers with its BackfillStatus. Answers: ``{"ok": true, "data":
-…}`` or ``{"ok": false, "error": "…"}``, with a ``hint`` if the relay can't do what was requested. The engine
-never waits for a client; a client may send any number of requests on one connection.
+records itself), ``{"request": "stop"}``, and one for each service view of `bwtui.model.service_views`
+(``slots``, ``consumers``, ``commands``, ``configuration``, ``stages``, ``transactions``, ``subject`` with
+``"about": [NAME, VERSION, …]``, ``letters`` with ``"about": [LETTER, …]``). ``{"request": "backfill", "of":
+{a BackfillRequest}}`` backfills rows of a table, and answers with an id. ``{"request": "backfill_control",
+"id": ID, "what": "pause" | "resume" | "cancel"}`` answers with its BackfillStatus. Answers: ``{"ok": true,
+"data": …}`` or ``{"ok": false, "error": "…"}``, with a ``hint`` if the relay can't do what was requested. The
+engine never waits for a client; a client may send any number of requests on one connection.
 
 The settings may contain passwords. Only processes of the same user can read them: other users can neither
 connect to the socket, nor enter its folder.
@@ -149,7 +149,8 @@ def request(name: str, message: dict[str, Any], timeout: float = _SECONDS) -> An
 def settings_of(name: str) -> RelaySettings:
     """Return the settings of the relay called ``name``, for another process; they may contain passwords.
 
-    Raises ConnectionFailed if no such relay runs, or if its version does not support this, and RelayUnresponsive.
+    Raises ConnectionFailed if no such relay runs, or if its version does not support this, and
+    RelayUnresponsive.
     """
     try:
         return RelaySettings.from_json(request(name, {"request": "settings"}))

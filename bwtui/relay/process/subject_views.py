@@ -37,7 +37,8 @@ class SubjectViews:
         self._open = open_registry
         self._registry: SchemaRegistry | None = None
         self._lock = threading.Lock()
-        #: By subject: when it was last requested, by ``time.monotonic``, and the versions with requested texts.
+        #: By subject: when it was last requested, by ``time.monotonic``, and the versions with requested
+        #: texts.
         self._requests: dict[str, tuple[float, tuple[str, ...]]] = {}
         self._subjects: dict[str, _CachedSubject] = {}
         self._watch = OnDemandPoller(self._look, self._hang_up, self._failed, "subjects", _MOST_REST)

@@ -171,7 +171,7 @@ def late_beginning(start_lsn: int) -> RefusedError:
 
 
 def another_history(recorded: int, until: int) -> RefusedError:
-    """Return the error if changes up to ``recorded`` are recorded, but the server has them only to ``until``."""
+    """Return the error for changes recorded up to ``recorded`` that the server has only up to ``until``."""
     return RefusedError(
         f"the recording holds changes up to {format_lsn(recorded)}, but this server's history has them only "
         f"up to {format_lsn(until)}",

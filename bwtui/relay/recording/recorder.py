@@ -172,7 +172,7 @@ class Recorder:
         self._references.back()
 
     def recorded(self, *, is_new_pass: bool) -> RecordedPosition | None:
-        """Return how far this pass is recorded, or with ``is_new_pass`` the next pass; None if that has ended."""
+        """Return how far this pass, or with ``is_new_pass`` the next, is recorded; None if that has ended."""
         if self._ending.gave_up:
             return None
         return RecordedPosition(self._session.hex(), self._pass["pass"] + is_new_pass, self._position)
@@ -314,7 +314,7 @@ class Recorder:
         self._segment_position = self._position
         self._segment_batch = self._batch
 
-    # -- the ledger: see `bwtui.relay.ack.DurabilityLedger` ------------------------------------------------------------
+    # -- the ledger: see `bwtui.relay.ack.DurabilityLedger` --------------------------------------------------
 
     def settled(self, receipts: list[Receipt]) -> None:
         self.deliveries.settled(receipts)

@@ -1,7 +1,7 @@
 """Send the rows of a snapshot, one table or range of pages after another, under the exported snapshot.
 
-`bwtui.relay.snapshot.snapshot_run` does this in the relay's own process, `workers.worker` in a separate one. Rows
-of a snapshot have no order among each other, so a failed message is simply sent again on its own.
+`bwtui.relay.snapshot.snapshot_run` does this in the relay's own process, `workers.worker` in a separate one.
+Rows of a snapshot have no order among each other, so a failed message is simply sent again on its own.
 """
 
 import base64

@@ -111,7 +111,8 @@ def said_against(
 ) -> tuple[AuditResult, set[str]]:
     """Compare a record with PostgreSQL's values of a sampled change whose message is not available.
 
-    ``renamed`` is as in `bwtui.tui.journey.key_history.KeyHistoryEntry`: a change of the key deletes the row's former key.
+    ``renamed`` is as in `bwtui.tui.journey.key_history.KeyHistoryEntry`: a change of the key deletes the
+    row's former key.
     """
     is_gone = renamed == "to" or (bool(fields) and all(field.mark == "gone" for field in fields))
     if is_gone or stored.value is None:

@@ -69,7 +69,7 @@ class ConsumersScreen(ServiceViewScreen):
         return _sentence(look)
 
     def rest_after(self, look: Look) -> float:
-        """Return the pause of `bwtui.relay.process.on_demand_poller`: 4 times the poll's duration, up to 10 s."""
+        """Return the pause of `OnDemandPoller`: 4 times the poll's duration, up to 10 s."""
         assert isinstance(look, Consumers)
         return min(4 * look.seconds, 10.0)
 

@@ -137,7 +137,7 @@ class VersionsScreen(ServiceViewScreen):
     # -- showing -------------------------------------------------------------------------------------------
 
     def rest_after(self, look: Look) -> float:
-        """Return twice the maximum pause of `bwtui.relay.process.subject_views`: one pause, and the next poll."""
+        """Return twice the maximum pause of `SubjectViews`: one pause, and the next poll."""
         return 10.0
 
     def paint(self, picture: ScreenSnapshot) -> None:

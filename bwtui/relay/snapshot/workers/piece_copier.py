@@ -1,4 +1,4 @@
-"""A worker's `SnapshotCopier`: the engine provides row numbers and wider schemas, and writes the recording."""
+"""A worker's `SnapshotCopier`: the engine assigns row numbers and schemas, and writes the recording."""
 
 import time
 from array import array
