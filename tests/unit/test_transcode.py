@@ -76,7 +76,7 @@ def test_names() -> None:
     assert decode(TRANSCODER.message(relation(GOOD))) == wanted
     with pytest.raises(DecodeError) as refused:
         decode(TRANSCODER.message(relation(BAD)))
-    assert "a name that is not UTF-8" in refused.value.message
+    assert "a name is not valid UTF-8" in refused.value.message
     assert refused.value.hint == "rename the table or the column"
     of_type = TRANSCODER.message(b"Y" + struct.pack(">I", 7) + GOOD + b"\0" + BAD + b"\0")
     # No row needs it: a recording that holds it can be read.
