@@ -303,7 +303,7 @@ def test_a_lost_slot_is_healed_and_the_rest_comes(
         source.run("update items set v = nextval('s') where id % 3 = 0")
         source.run("delete from items where id % 7 = 0")
     relay.start("--heal")
-    waits = "the first snapshot of public.items is not through"
+    waits = "the first snapshot of public.items is incomplete"
     status = relay.wait("the heal", lambda now: now.heal is not None and waits in now.heal.detail)
     assert status.first_snapshot is not None
     control(relay, id, "resume")
@@ -596,7 +596,7 @@ def test_an_audit_does_not_judge_a_table_in_part(
     verify = [sys.executable, "-m", "bwtui", "verify", "--database", "--relay", relay.name, "--json"]
     asked = subprocess.run(verify, capture_output=True, text=True, check=False)
     assert asked.returncode == 3
-    assert "the first snapshot of public.items is not through" in asked.stderr
+    assert "the first snapshot of public.items is incomplete" in asked.stderr
     part = subprocess.run([*verify, "--table", "a_small"], capture_output=True, text=True, check=False)
     assert part.returncode == 0, part.stderr
     control(relay, id, "resume")

@@ -168,7 +168,7 @@ def test_a_recording_that_is_all_there_is_is_never_gone_on_without(
     monkeypatch.setenv("BWTUI_ON_RECORD_ERROR", "stop-recording")
     relay.start()
     assert relay.join() == 2
-    assert "record has nowhere else to write to" in relay.last_words()
+    assert "'bwtui record' only writes the recording" in relay.last_words()
     assert not folder.exists()
     assert relay.slot_lsn() is None
 

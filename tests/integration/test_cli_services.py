@@ -121,7 +121,7 @@ def test_a_slot_is_dropped_once_its_name_is_typed(
     assert "the answer was not the slot's name, so nothing was dropped" in err
     assert slot in listed(database)
     code, out, _ = invoke("slots", "drop", slot, "-d", database, stdin=f"{slot}\n")
-    assert (code, out.splitlines()[-1]) == (0, f"slot {slot} is dropped")
+    assert (code, out.splitlines()[-1]) == (0, f"slot {slot} dropped")
     assert slot not in listed(database)
 
 
@@ -189,7 +189,7 @@ def test_an_active_slot_is_not_dropped(database: str, slot: str) -> None:
     try:
         code, _, err = invoke("slots", "drop", slot, "-d", database, "--yes")
         assert code == 2
-        assert f"slot {slot} is active" in err
+        assert f"slot {slot} is in use" in err
     finally:
         reader.finish()
 
@@ -215,7 +215,7 @@ def test_doctor_finds_everything_fine(
     assert found["ok"] is True
     assert {check["result"] for check in found["checks"]} == {"ok"}
     (encoding,) = [check["message"] for check in found["checks"] if check["name"] == "encoding"]
-    assert encoding.startswith("in C" if load() is not None else "in Python")
+    assert encoding.startswith("by the C extension" if load() is not None else "in Python")
     # The folder that the command runs in comes first; this package is another version's.
     (tmp_path / "bwtui_compiled").mkdir()
     (tmp_path / "bwtui_compiled" / "__init__.py").write_text("SPEAKS = 0")

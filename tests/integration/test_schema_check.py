@@ -104,9 +104,9 @@ def test_before_and_after(checks: Checks, source: Session, database: str) -> Non
 @pytest.mark.parametrize(
     ("before", "after", "reason"),
     [
-        ("numeric(10,2)", "numeric(10,4)", "was decimal(10,2) and is decimal(10,4)"),
-        ("timestamp", "timestamptz", "was local-timestamp-micros and is timestamp-micros"),
-        ("int", "date using date '1970-01-01' + c", "was int and is date"),
+        ("numeric(10,2)", "numeric(10,4)", "changed from decimal(10,2) to decimal(10,4)"),
+        ("timestamp", "timestamptz", "changed from local-timestamp-micros to timestamp-micros"),
+        ("int", "date using date '1970-01-01' + c", "changed from int to date"),
     ],
 )
 def test_a_type_under_which_older_rows_are_misread(

@@ -40,18 +40,18 @@ SCRIPTS = (
         ("rollback", "rollback"),
     ),
     *(("savepoint a", "savepoint a"), ("prepare transaction 'x'", "prepare transaction"), ("abort", "abort")),
-    *(("copy orders from stdin", "copies rows"), ("\\d orders", "psql's own"), ("\\i x.sql", "psql's own")),
+    *(("copy orders from stdin", "copies rows"), ("\\d orders", "a psql command"), ("\\i x.sql", "a psql command")),
     *(
         ("create index concurrently i on orders (note)", "can't run in a trial"),
         ("vacuum orders", "vacuum orders"),
     ),
     *(("create database x", "create database x"), ("alter system set work_mem = '1MB'", "alter system set")),
     *(
-        ("select 'unclosed", "ends within"),
-        ('select "unclosed', "ends within"),
-        ("select $a$ x", "ends within"),
+        ("select 'unclosed", "is not closed"),
+        ('select "unclosed', "is not closed"),
+        ("select $a$ x", "is not closed"),
     ),
-    *(("/* unclosed", "ends within"), ("select 1/0", "division by zero"), ("select nothing()", "nothing()")),
+    *(("/* unclosed", "is not closed"), ("select 1/0", "division by zero"), ("select nothing()", "nothing()")),
     *(("select 'x'::int", "select"), ("insert into orders values (1, 'a', 'b')", "duplicate key")),
     *(
         ("insert into orders values (null, 'a', 'b')", "null value"),
@@ -95,11 +95,11 @@ ASKING = (
 ASKED = (
     (("slots", "drop", "{name}", "--yes"), 2, "does not exist"),
     (("slots", "drop", "{name}"), 2, "does not exist"),
-    (("verify", "--database", "-s", "{name}", "-b", "{broker}", "-r", "{registry}"), 2, "no publication"),
+    (("verify", "--database", "-s", "{name}", "-b", "{broker}", "-r", "{registry}"), 2, "publication"),
     (
         ("verify", "--database", "--publication", "x", "-b", "{broker}", "-r", "{registry}"),
         2,
-        "no publication x",
+        "publication x does not exist",
     ),
     (("schema", "check", "-r", "http://127.0.0.1:{closed}"), 4, "can't reach the schema registry"),
     (("schema", "check", "-r", "{registry}/nowhere"), 4, "registry"),

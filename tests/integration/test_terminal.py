@@ -22,35 +22,35 @@ import sys
 from pathlib import Path
 from bwtui.cli.demo import _play, _with_screens
 from bwtui.cli.main import guarded
-from bwtui.demo.run import Options
-from bwtui.packages.setup_progress import Progress
-options = Options(rate=20, scale=0.01, keep=True, folder=Path(sys.argv[1]))
-sys.exit(guarded(lambda: _play(options, _with_screens, Progress())))
+from bwtui.demo.run import DemoOptions
+from bwtui.packages.setup_progress import SetupProgress
+options = DemoOptions(rate=20, scale=0.01, keep=True, folder=Path(sys.argv[1]))
+sys.exit(guarded(lambda: _play(options, _with_screens, SetupProgress())))
 """
 
 
 #: Screens that don't close.
 STUCK = """
-from bwtui.tui import running
+from bwtui.tui import terminal_session
 from textual.app import App
 class Stuck(App):
     def exit(self, *_): pass
-running._CLOSE_SECONDS = 0.2
-running.run_app(Stuck(), "")
+terminal_session._CLOSE_SECONDS = 0.2
+terminal_session.run_app(Stuck(), "")
 """
 
 
 #: Screens that end before a worker of theirs begins, as after an early signal.
 UNBEGUN = """
 from textual.app import App
-from bwtui.tui import running
+from bwtui.tui import terminal_session
 
 class Early(App):
     def run(self):
         async def sample(): pass
         sample()
 
-running.run_app(Early(), "")
+terminal_session.run_app(Early(), "")
 """
 
 

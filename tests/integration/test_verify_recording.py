@@ -224,7 +224,7 @@ def test_no_java(
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(java, "spark_java_home", missing)
     kafka = {"bootstrap.servers": services.broker}
-    with pytest.raises(RefusedError, match="no Java 17 or newer") as caught:
+    with pytest.raises(RefusedError, match="Java 17 or newer") as caught:
         verify.verify_recording(copied[1], kafka, verify.VerifyOptions(spark_master="local[2]"))
     assert "JAVA_HOME" in (caught.value.hint or "")
     # A small audit needs none.

