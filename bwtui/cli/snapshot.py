@@ -228,7 +228,7 @@ def _carried(relay: str, named: str, carried: "Set[str]", connection: "Connectio
         return whole
     if (error := _no_table(relay, whole, carried, connection)) is not None:
         raise error
-    raise UsageError(f"table {relay} is not captured by relay {named}", _meant(relay, whole, names))
+    raise UsageError(f"table {named} is not captured by relay {relay}", _meant(relay, whole, names))
 
 
 def _whole(named: str) -> str:

@@ -263,7 +263,10 @@ class RelayEngine:
         with contextlib.suppress(BwtuiError, OSError):
             if self._late is not None:
                 self._late.settle()
-            if self._ends is not None and failure is None and not self._destination.service.outage():
+            if self._ends is None or isinstance(failure, ConnectionFailed):
+                return
+            if not self._destination.service.outage():
+                # Also after an error: otherwise the next start takes it for a kill, and re-sends keys.
                 self._ends.store()
 
     def _check_end(self) -> None:

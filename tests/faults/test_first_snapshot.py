@@ -451,7 +451,7 @@ def test_a_table_that_can_not_be_read_any_more_may_be_left_out(relay: Relay, dat
     status = relay.run("--exclude-table", "public.items")
     assert status.first_snapshot is None
     assert not kept(relay)
-    assert any("leaves table public.items out" in error.message for error in status.errors)
+    assert any("exclude table public.items" in error.message for error in status.errors)
 
 
 @pytest.mark.long

@@ -127,7 +127,7 @@ def test_schemas_that_the_registry_does_not_have(attempts: Attempts, source: Ses
         said = [note for note in report.notes if "the schema registry has no schema" in note]
         # Values of keys that nobody can read are not looked at.
         named, part = (key_id, "keys") if key_id in gone else (value_id, "values")
-        assert len(said) == 1 and f" {named}, which 9 {part} of {topics['lost']} name" in said[0]
+        assert len(said) == 1 and f" {named}, to which 9 {part} of {topics['lost']} refer" in said[0]
         # A row that certainly none of these keys is of is missing all the same.
         source.run("delete from lost where id = 10; insert into lost values (10, 10)")
         _, report = _reported(attempts, database, tables, frozenset(gone))

@@ -66,7 +66,7 @@ def test_what_is_missing_is_told_and_what_is_printed_mends_it(pair: Pair, attemp
     primary.ask(f"create publication bwtui_{SLOT} for table fine")
     told = doctor(attempts, pair.hosts)[0]
     assert (
-        "becomes a failover slot" in told and "while a standby of synchronized_standby_slots is down" in told
+        "becomes a failover slot" in told and "while a standby in synchronized_standby_slots is down" in told
     )
     # To a single host nothing changes, unless that is asked for.
     assert "--failover makes it one" in doctor(attempts, primary.dsn)[0]

@@ -222,7 +222,7 @@ def test_a_partition_without_a_key_is_told_of(database: str, source: Session, vi
         source.run("delete from t")
     ((says, hint),) = told(database, "p").items()
     assert says.startswith(f"table public.{'t' if via_root else 'low'} has no replica identity")
-    assert ("each partition" if via_root else 'ALTER TABLE "public"."low"') in hint
+    assert ("each of its partitions" if via_root else 'ALTER TABLE "public"."low"') in hint
     source.run("alter table low replica identity full; delete from t")
     assert not told(database, "p")
 

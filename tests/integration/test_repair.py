@@ -93,7 +93,7 @@ def test_an_old_report_only_names_the_tables(
             path.write_text(json.dumps({**told, "source": {**told["source"], name: wrong}}))
             ended = attempts.command("repair", str(path), "--relay", attempts.name, "--yes")
             assert (ended.code, ended.stdout) == (2, "")
-            assert f"another {name.partition('_')[0].replace('system', 'server')}" in ended.stderr
+            assert f"different {name.partition('_')[0].replace('system', 'server')}s" in ended.stderr
         path.write_text(json.dumps({**told, "cluster": "another"}))
         ended = attempts.command("repair", str(path), "--yes")
         assert ended.code == 2

@@ -50,7 +50,7 @@ REFUSED = (
     ("id > $1", "parameter"),
     ("count(*) > 5", "aggregate"),
     ("id > 5 limit 1", "syntax error"),
-    ("\ud800 = note", "is not a text"),
+    ("\ud800 = note", "is not valid UTF-8"),
 )
 
 

@@ -78,7 +78,7 @@ def test_what_kafka_refuses_is_told(spark: SparkSession, config: Config, make_to
 
 def test_columns_are_checked(spark: SparkSession, config: Config) -> None:
     rows = spark.range(1)
-    with pytest.raises(RefusedError, match="lacks value"):
+    with pytest.raises(RefusedError, match="lacks columns: value"):
         write_kafka(rows.selectExpr("'t' topic"), config)
     with pytest.raises(RefusedError, match="has unknown columns: colour"):
         write_kafka(rows.selectExpr("'t' topic", "cast('v' as binary) value", "1 colour"), config)

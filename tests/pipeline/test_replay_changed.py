@@ -78,7 +78,7 @@ class _Renumbered(SchemaRegistry):
 def test_another_registry(replays: Replays, services: ServiceAddresses, begun: Begun) -> None:
     job = replays.job(begun.folder)
     other = replace(job, target=replace(job.target, registry=_Renumbered(services.schema_registry)))
-    told = f"under id {begun.ids[0]} before, and would be under {begun.ids[0] + 700} now"
+    told = f"by id {begun.ids[0]}, but it would be under {begun.ids[0] + 700}"
     closing = contextlib.closing
     with closing(job.target), closing(other.target), pytest.raises(RefusedError, match=told):
         replays.started(other)

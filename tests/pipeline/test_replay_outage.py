@@ -122,4 +122,4 @@ def test_a_request_that_comes_late_is_told(
     sent, there = expected(folder)[topic], all_of(topic_content(services, topic))
     assert released and outcome.sent == len(sent)
     assert len(there) - len(sent) == outcome.doubled > 0
-    assert "are there twice" in summary(outcome)[0]
+    assert "are duplicated" in summary(outcome)[0]

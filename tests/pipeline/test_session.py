@@ -152,7 +152,7 @@ def test_the_users_java_comes_first(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 @pytest.mark.parametrize("master", ["", "foo", "local[x]", "spark://", "spark://host", "http://host:1"])
 def test_a_wrong_master(master: str) -> None:
-    with pytest.raises(UsageError, match="no Spark master"), spark_session(master):
+    with pytest.raises(UsageError, match="not a valid Spark master"), spark_session(master):
         pass
 
 
