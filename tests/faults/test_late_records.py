@@ -62,7 +62,7 @@ def test_a_late_request_of_a_killed_relay_is_made_good(
     write_late(services, late)
     status = relay.wait("it notices", is_told)
     (hint,) = [entry.hint for entry in status.errors if "this run did not send" in entry.message]
-    assert "the relay sends" in (hint or "")
+    assert "the relay re-sends" in (hint or "")
     wait_for("the rows as they are", lambda: agree(services, database, relay))
     relay.stop()
 

@@ -223,7 +223,7 @@ def test_a_folder_that_is_gone_is_not_recorded_into(
     behind = execute(database, "insert into accounts values (900000, 1, 'nowhere')")
     assert relay.join() == 2
     words = relay.last_words()
-    assert f"error: the recording in {folder} can't be written: the folder is gone" in words
+    assert f"error: the recording in {folder} can't be written: the folder was moved or removed" in words
     assert "hint: restore it, or record into a different folder" in words
     confirmed = relay.slot_lsn()
     assert confirmed is not None

@@ -132,7 +132,7 @@ async def test_one_is_sent_again_by_a_statement(letters: DeadLetterWriter) -> No
         assert "1 row, as it is by then" in seen
         assert "could stand behind a newer one of its key" in " ".join(seen.split())
         await stage.press("y")
-        assert """'UPDATE ' || '"public"."products"' || ' SET '""" in stage.app.clipboard
+        assert """|| '"public"."products"' || ' SET '""" in stage.app.clipboard
         assert """ WHERE "id" IN ('1')$q1$;""" in stage.app.clipboard
 
 

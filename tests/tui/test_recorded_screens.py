@@ -444,7 +444,7 @@ async def test_what_only_changes_have_is_refused_for_rows_and_pointed_at() -> No
         shown = lines(stage.app)
         row = next(i for i, line in enumerate(shown) if line.startswith(" /"))
         assert shown[row + 1].index("^") == shown[row].index("op =")
-        assert "a row has no 'op'" in shown[row + 1]
+        assert "rows have no field 'op'" in shown[row + 1]
 
 
 async def test_a_click_on_a_title_sorts_the_rows() -> None:
