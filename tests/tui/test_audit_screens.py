@@ -58,7 +58,7 @@ async def test_a_real_report_alone(size: tuple[int, int]) -> None:
         assert "Verify" not in shown[-1], "there is no recording to verify"
         classes = app.screen.query_one(ClassGrid)
         assert [row.key for row in classes.rows][:3] == ["*", "lost_acked", "duplicated"]
-        assert "19 without" in text(app)
+        assert "19 empty" in text(app)
         await pilot.press("z")
         assert len(classes.rows) == 27
         await pilot.press("z", "down", "down")
