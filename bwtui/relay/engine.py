@@ -263,10 +263,7 @@ class RelayEngine:
         with contextlib.suppress(BwtuiError, OSError):
             if self._late is not None:
                 self._late.settle()
-            if self._ends is None or isinstance(failure, ConnectionFailed):
-                return
-            if not self._destination.service.outage():
-                # Also after an error: otherwise the next start takes it for a kill, and re-sends keys.
+            if self._ends is not None and failure is None and not self._destination.service.outage():
                 self._ends.store()
 
     def _check_end(self) -> None:
@@ -468,7 +465,6 @@ class RelayEngine:
         # A heal that gave up stays due, and no table is compared while a heal is due.
         is_comparing = self._ledger is not None and self._ledger.is_comparing and not self._healing.ended
         is_at_work = is_comparing or self._healing.is_at_work or self._orphaned_keys.is_at_work
-        is_at_work = is_at_work or (self._late is not None and self._late.is_due)
         return has_joined or is_at_work or not self._has_looked
 
     @property
@@ -576,11 +572,8 @@ class RelayEngine:
     ) -> LateRecords:
         path = checkpoint.path.with_name(f"unsettled-{self._settings.slot}")
         send_again = self._orphaned_keys.send_again
-        assert self._ends is not None
         coverage = self._ledger or Coverage()
-        self._late = late = LateRecords(
-            self._destination, self._report, session, send_again, path, coverage, self._ends
-        )
+        self._late = late = LateRecords(self._destination, self._report, session, send_again, path, coverage)
         if findings.slot is not None and checkpoint.last is None:
             # A relay on another host may have been killed.
             late.expect()

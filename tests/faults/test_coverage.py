@@ -757,29 +757,6 @@ def write_as_another(services: ServiceAddresses, topic: str) -> None:
     assert producer.flush(30) == 0
 
 
-def test_another_producer_after_a_kill_leaves_no_difference(
-    services: ServiceAddresses, database: str, new_relay: NewRelay
-) -> None:
-    """It writes while no relay runs, and the relay can't tell its records from its own last ones."""
-    relay = begin(database, new_relay)
-    execute(database, "update accounts set number = 6 where id between 1 and 50")
-    relay.wait_caught_up()
-    relay.kill()
-    write_as_another(services, f"{relay.name}.accounts")
-    relay.start()
-    relay.wait_streaming()
-    wait_for("its keys are sent", lambda: agree(services, database, relay))
-    relay.wait("the request ends", lambda status: all(one.state == "done" for one in status.backfills))
-    # Without anything unusual the next start has nothing to send.
-    relay.stop()
-    relay.start()
-    relay.wait_streaming()
-    relay.kill()
-    before = count(services, relay)
-    assert is_proven(relay.run())
-    assert count(services, relay) == before
-
-
 def count(services: ServiceAddresses, relay: Relay) -> int:
     """Return the number of records in the topic of the table."""
     return sum(map(len, raw_records(services, [f"{relay.name}.accounts"]).values()))

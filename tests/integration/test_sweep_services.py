@@ -40,7 +40,11 @@ SCRIPTS = (
         ("rollback", "rollback"),
     ),
     *(("savepoint a", "savepoint a"), ("prepare transaction 'x'", "prepare transaction"), ("abort", "abort")),
-    *(("copy orders from stdin", "copies rows"), ("\\d orders", "a psql command"), ("\\i x.sql", "a psql command")),
+    *(
+        ("copy orders from stdin", "copies rows"),
+        ("\\d orders", "a psql command"),
+        ("\\i x.sql", "a psql command"),
+    ),
     *(
         ("create index concurrently i on orders (note)", "can't run in a trial"),
         ("vacuum orders", "vacuum orders"),
@@ -51,7 +55,11 @@ SCRIPTS = (
         ('select "unclosed', "is not closed"),
         ("select $a$ x", "is not closed"),
     ),
-    *(("/* unclosed", "is not closed"), ("select 1/0", "division by zero"), ("select nothing()", "nothing()")),
+    *(
+        ("/* unclosed", "is not closed"),
+        ("select 1/0", "division by zero"),
+        ("select nothing()", "nothing()"),
+    ),
     *(("select 'x'::int", "select"), ("insert into orders values (1, 'a', 'b')", "duplicate key")),
     *(
         ("insert into orders values (null, 'a', 'b')", "null value"),

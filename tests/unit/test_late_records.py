@@ -8,7 +8,6 @@ import pytest
 from bwtui.encode.local_registry import LocalRegistry
 from bwtui.relay.coverage.ledger import Coverage
 from bwtui.relay.divergence.late_records import LateRecords
-from bwtui.relay.divergence.topic_ends import TopicEnds
 from bwtui.relay.run_state import RunState
 from bwtui.sink.destination import Destination, Purgeable, SinkService, TopicEnd
 from bwtui.sink.nothing import NoSink
@@ -54,8 +53,7 @@ def late(tmp_path: Path, topic: Topic, marks: Marks) -> LateRecords:
     destination = Destination(NoSink(), LocalRegistry(), topic, topic)
     report = RunState()
     report.table("public.orders").topic = "orders"
-    ends = TopicEnds(destination, report, tmp_path / "ends.json", marks)
-    made = LateRecords(destination, report, b"", lambda *_: 0, tmp_path / "unsettled", marks, ends)
+    made = LateRecords(destination, report, b"", lambda *_: 0, tmp_path / "unsettled", marks)
     made.begin()
     return made
 

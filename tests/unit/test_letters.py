@@ -159,9 +159,7 @@ def test_each_row_is_named_once_and_no_key_is_set_where_another_column_will_do(
     keep(written, 3, table="public.two", columns=("a", "b"), fields=(b"it's", b"c\\d"))
     found = made(file)
     of_t, of_two = found.statements
-    assert (
-        """|| '"public"."t"' || ' SET '""" in of_t and "ORDER BY attname IN ('id'), attnum" in of_t
-    )
+    assert """|| '"public"."t"' || ' SET '""" in of_t and "ORDER BY attname IN ('id'), attnum" in of_t
     assert """$q1$ WHERE "id" IN ('1', '2')$q1$;""" in of_t
     assert """$q1$ WHERE ("a", "b") IN (('it''s', E'c\\\\d'))$q1$;""" in of_two
     assert (found.rows, found.refused) == (3, {})

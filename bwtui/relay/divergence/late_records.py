@@ -10,10 +10,6 @@ the keys that were written more than once since the stream began.
 A small file records that a run has messages in flight. Only a start that finds this file looks for late
 records. At any other time, additional records are from another producer, and the table is not proven any
 more.
-
-Each poll stores where topics end. After a kill, the records after these ends are the killed relay's last ones
-or those of another producer that wrote while no relay ran. Nothing distinguishes them, so the relay re-sends
-their keys.
 """
 
 import logging
@@ -31,7 +27,6 @@ from bwtui.file_errors import file_failed
 from bwtui.model.events import event
 from bwtui.relay.coverage.ledger import ENDS, Coverage
 from bwtui.relay.divergence.keys_on_disk import each, in_batches, keys_on_disk
-from bwtui.relay.divergence.topic_ends import TopicEnds
 from bwtui.relay.run_state import RunState
 from bwtui.sink.destination import Destination, Offsets, TopicEnd
 
@@ -40,8 +35,6 @@ _FIRST_SECONDS, _LOOK_SECONDS = 1.0, 5.0
 #: Polling interval while no late records are expected.
 RARE_SECONDS = 15.0
 _END_SECONDS = 5.0
-#: The maximum time that a run that ends on its own waits for topics to be read back.
-_DUE_SECONDS = 60.0
 #: TCP retransmits the data of a dead process for about this long (net.ipv4.tcp_retries2).
 WATCH_SECONDS = 900.0
 #: A topic that has late records more often than this has another producer.
@@ -79,16 +72,14 @@ class LateRecords:
         send_again: Callable[[str, Iterable[bytes]], int],
         path: Path,
         coverage: Coverage,
-        ends: TopicEnds,
     ) -> None:
         """Note durably in ``path`` that messages may be in flight. Raises StateFailed.
 
         ``session`` is this run's session id. ``send_again``: see
         `bwtui.relay.divergence.orphaned_keys.OrphanedKeys.send_again`. ``coverage`` records the tables whose
-        topics have another producer. ``ends`` stores where topics end, for the next run.
+        topics have another producer.
         """
         self._coverage = coverage
-        self._ends = ends
         self._path = path
         self._until = self._expected_until()
         self._write("")
@@ -99,7 +90,6 @@ class LateRecords:
         self._topics: dict[str, _WatchedTopic] = {}
         self._noted: dict[str, _WatchedTopic] = {}
         self._has_begun = False
-        self._due_until = 0.0
         self._stop = threading.Event()
 
     @property
@@ -147,7 +137,7 @@ class LateRecords:
         self._noted[topic] = _WatchedTopic(table, TopicEnd("", ends), handed_over)
 
     def begin(self) -> None:
-        """Note the topics' ends before the first row is sent. Raises ConnectionFailed and StateFailed."""
+        """Note the topics' ends before the first row is sent. Raises ConnectionFailed."""
         tables = {counters.topic: name for name, counters in self._report.tables.items() if counters.topic}
         recall, ends = self._destination.recall, self._destination.service.ends(tables)
         self._topics = {
@@ -155,11 +145,6 @@ class LateRecords:
         } | self._noted
         self._noted = {}
         self._has_begun = True
-        for topic in list(self._ends.unsettled):
-            if not self._unsettled(topic):
-                del self._ends.unsettled[topic]
-        self._due_until = time.monotonic() + _DUE_SECONDS
-        self._ends.keep(ends)
 
     def take(self, topics: Iterable[str]) -> None:
         """Note the ends of topics that are added while the relay streams, before their first row is sent.
@@ -175,7 +160,6 @@ class LateRecords:
                 topic: _WatchedTopic(tables[topic], ends.get(topic, TopicEnd("", {})), handed_over(topic))
                 for topic in new
             }
-            self._ends.keep(ends)
 
     def __enter__(self) -> "LateRecords":
         self._stop = threading.Event()
@@ -213,11 +197,6 @@ class LateRecords:
             elif one.seen > one.scanned and one.scans < _MOST_SCANS:
                 self._scan(topic, one, end.offsets)
         self._coverage.seen(ENDS)
-        self._ends.keep(
-            {topic: end for topic, end in ends.items() if topics[topic].seen <= topics[topic].scanned}
-        )
-        for topic in list(self._ends.unsettled):
-            self._send_unsettled(topic)
 
     def _late(self, topic: str, one: _WatchedTopic, end: TopicEnd) -> int:
         """Return by how many records a topic has grown beyond the messages of this run, at least."""
@@ -238,35 +217,6 @@ class LateRecords:
             late = 0
         one.polled, one.is_settled = handed_over, not self._report.in_flight
         return late
-
-    @property
-    def is_due(self) -> bool:
-        """Whether keys of a killed run are still to be re-sent; topics that can't be read end that."""
-        return bool(self._ends.unsettled) and time.monotonic() < self._due_until
-
-    def _unsettled(self, topic: str) -> tuple[Offsets, Offsets] | None:
-        """Return the range of records between the ends that a killed run stored and this run's stream."""
-        one, before = self._topics.get(topic), self._ends.unsettled[topic]
-        if one is None or before.id != one.begun.id:
-            # A recreated topic is compared as a whole.
-            return None
-        grown = {n: end for n, end in one.begun.offsets.items() if end > before.offsets.get(n, 0)}
-        return ({n: before.offsets.get(n, 0) for n in grown}, grown) if grown else None
-
-    def _send_unsettled(self, topic: str) -> None:
-        """Re-send the keys of records that the killed run or another producer wrote."""
-        found, one = self._unsettled(topic), self._topics.get(topic)
-        if found is not None and one is not None and self._is_keyed(one.table):
-            with keys_on_disk("keys (key blob primary key)") as database:
-                for batch in in_batches(self._destination.readback.keys(topic, *found, self._look_at_stop)):
-                    each(database, "insert or ignore into keys values (?)", (it.key for it in batch))
-                ((count,),) = database.execute("select count(*) from keys")
-                keys = (key for (key,) in database.execute("select key from keys"))
-                unknown = self._send_again(one.table, keys) if count else 0
-            text = "topic %s has records of a killed relay, or of another producer: re-sending %d keys"
-            _log.info(text, topic, count, extra=event("topic_changed", table=one.table))
-            self._mark_unknown(topic, one, unknown)
-        del self._ends.unsettled[topic]
 
     def _is_keyed(self, table: str) -> bool:
         return bool(self._report.table(table).key_columns) or self._coverage.is_keyed(table)

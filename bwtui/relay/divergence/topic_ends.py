@@ -1,14 +1,12 @@
 """Store where topics end, to find records that another producer sent while the relay was stopped.
 
 The ends are in a small file in the relay's state folder. A run that ends with no message in flight stores
-that the ends are settled: later records are another producer's. While the relay runs, it stores the ends
-every few seconds. After a kill, the records after them are its own last ones or another producer's, so
-`bwtui.relay.divergence.late_records` re-sends their keys.
+that the ends are settled: later records are another producer's. After a kill they are not settled, and the
+relay can't tell which records are its own.
 """
 
 import json
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +18,15 @@ from bwtui.sink.destination import Destination, Offsets, TopicEnd
 
 
 class TopicEnds:
-    """The ends of one relay's topics, kept from run to run; any thread may call."""
+    """The ends of one relay's topics, kept from run to run."""
 
     def __init__(self, destination: Destination, report: RunState, path: Path, coverage: Coverage) -> None:
         self._destination = destination
         self._report = report
         self._path = path
         self._coverage = coverage
-        self._lock = threading.Lock()
         #: The content of the file, once the ends of the previous run were compared.
         self._now: dict[str, TopicEnd] | None = None
-        #: The last ends that a killed run stored, by topic, until the records after them are re-sent.
-        self.unsettled: dict[str, TopicEnd] = {}
 
     def files(self) -> dict[str, tuple[str, ...]]:
         """Return the file if there is one; it is about all tables."""
@@ -39,16 +34,10 @@ class TopicEnds:
 
     def store(self) -> None:
         """Store where topics end; no message may be in flight. Raises ConnectionFailed and StateFailed."""
-        if self._now is None or self.unsettled:
+        if self._now is None:
             # This run has not compared the ends that the previous run stored.
             return
         self._write(self._destination.service.ends(self._tables()), is_settled=True)
-
-    def keep(self, ends: Mapping[str, TopicEnd]) -> None:
-        """Store the ends of some topics; messages may be in flight. Raises StateFailed."""
-        now = {**(self._now or {}), **ends, **self.unsettled}
-        if now and now != self._now:
-            self._write(now, is_settled=False)
 
     def forget(self) -> None:
         """Remove the stored ends, because a snapshot is about to be sent. Raises StateFailed."""
@@ -61,8 +50,8 @@ class TopicEnds:
     def check(self, on_wait: Callable[[], None]) -> None:
         """Mark tables whose topics have grown since the last run ended.
 
-        After a kill only note the ends in `unsettled`. ``on_wait`` may raise to stop the check. Raises
-        ConnectionFailed and StateFailed.
+        After a kill nothing can be compared. ``on_wait`` may raise to stop the check. Raises ConnectionFailed
+        and StateFailed.
         """
         tables, (stored, is_settled) = self._tables(), self._stored()
         stored = {topic: end for topic, end in stored.items() if topic in tables}
@@ -78,8 +67,6 @@ class TopicEnds:
                         has_extra=True,
                     )
             self._coverage.seen(ENDS)
-        elif self._destination.recall.exactly_once() is None:
-            self.unsettled = stored
         # The relay is about to send.
         self._write(stored, is_settled=False)
 
@@ -98,13 +85,12 @@ class TopicEnds:
         return {counters.topic: name for name, counters in self._report.tables.items() if counters.topic}
 
     def _write(self, ends: dict[str, TopicEnd], *, is_settled: bool) -> None:
-        with self._lock:
-            try:
-                private_parent(self._path)
-                write_durably(self._path, json.dumps({"is_settled": is_settled, "topics": ends}))
-            except OSError as error:
-                raise file_failed(f"{self._path} can't be written", error) from error
-            self._now = ends
+        try:
+            private_parent(self._path)
+            write_durably(self._path, json.dumps({"is_settled": is_settled, "topics": ends}))
+        except OSError as error:
+            raise file_failed(f"{self._path} can't be written", error) from error
+        self._now = ends
 
     def _stored(self) -> tuple[dict[str, TopicEnd], bool]:
         """Return the stored ends, and whether the run that stored them had no message in flight."""
