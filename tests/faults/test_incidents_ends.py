@@ -56,7 +56,7 @@ def test_a_snapshot_waits_for_an_open_transaction(database: str, new_relay: NewR
         relay.start()
         stalled_at_last(relay, "transactions")
         pid = writer.connection.info.backend_pid
-        relay.wait("whose it is", lambda status: f"pid {pid}, whose transaction" in status.verdict.sentence)
+        relay.wait("whose it is", lambda status: f"pid {pid}, with a transaction open for" in status.verdict.sentence)
         writer.run("commit")
     relay.wait_streaming()
 
@@ -291,7 +291,7 @@ def test_headless_lines_tell_of_a_stall_and_its_end(
         with frozen(sandbox, "kafka"):
             stalled(relay, "kafka")
             wait_for("the line", lambda: ": stalled (Kafka at " in relay.last_words())
-        wait_for("its end", lambda: ": streaming again, after " in relay.last_words())
+        wait_for("its end", lambda: ": streaming again after " in relay.last_words())
     relay.signal(signal.SIGTERM)
     assert relay.join() == 0
     assert ": stopped cleanly; everything up to " in relay.last_words()
