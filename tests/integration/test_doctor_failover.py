@@ -80,7 +80,7 @@ def test_what_is_missing_is_told_and_what_is_printed_mends_it(pair: Pair, attemp
     standby.stop()
     prospect, warnings = doctor(attempts, pair.hosts)
     assert prospect == "no standby is connected"
-    assert "does not answer" in warnings[f"host {_place(pair)}"][0]["message"]
+    assert "can't be reached" in warnings[f"host {_place(pair)}"][0]["message"]
 
 
 def test_a_standby_that_takes_no_slot_along(pair: Pair, attempts: Attempts) -> None:

@@ -144,7 +144,7 @@ def test_for_people(checks: Checks, source: Session, database: str) -> None:
     assert "FULL" in ended.stdout
     error, hint = ended.stderr.splitlines()
     assert error == "bwtui: error: 1 of 2 tables would stop the relay"
-    assert hint.startswith("hint: the lines above say why")
+    assert hint.startswith("hint: the lines above")
     assert checks.run().code == 0
 
 
@@ -166,14 +166,14 @@ def test_scripts_that_can_not_be_tried(checks: Checks, source: Session) -> None:
     assert "contains transaction control: rollback" in checks.refusal("drop table u; rollback")
     told = checks.refusal("create index concurrently i on t (a)")
     assert "create index concurrently (line 1) can't run in a trial" in told
-    assert "hint: leave it out" in told
+    assert "hint: remove it" in told
     assert 'relation "nothing" does not exist' in checks.refusal("\n\nalter table nothing add a int")
     told = checks.refusal("alter tabel t")
-    assert "alter tabel t (line 1) fails: syntax error" in told
+    assert "alter tabel t (line 1) failed: syntax error" in told
     assert "hint: fix the statement" in told
     # Whatever hides a COMMIT from us, it does not commit.
     hidden = "drop table u; set standard_conforming_strings = off; select 'a\\''; commit; --'"
-    assert "fails" in checks.refusal(hidden)
+    assert "failed" in checks.refusal(hidden)
     hidden = "drop table u; do $$ begin commit; end $$"
     assert "invalid transaction termination" in checks.refusal(hidden)
     assert source.value("select to_regclass('u') is not null")
