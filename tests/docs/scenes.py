@@ -179,6 +179,7 @@ CANNOT: dict[str, dict[str, str]] = {
     },
     "consumers.md": {
         "java -jar avro-tools": "tests/consumers/test_consumers.py compiles by it",
+        "spark-submit --packages": "tests/consumers/test_query_engines.py runs it",
     },
 }
 
