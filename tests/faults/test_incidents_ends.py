@@ -56,7 +56,8 @@ def test_a_snapshot_waits_for_an_open_transaction(database: str, new_relay: NewR
         relay.start()
         stalled_at_last(relay, "transactions")
         pid = writer.connection.info.backend_pid
-        relay.wait("whose it is", lambda status: f"pid {pid}, with a transaction open for" in status.verdict.sentence)
+        whose = f"pid {pid}, with a transaction open for"
+        relay.wait("whose it is", lambda status: whose in status.verdict.sentence)
         writer.run("commit")
     relay.wait_streaming()
 
