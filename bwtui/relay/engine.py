@@ -361,10 +361,10 @@ class RelayEngine:
         coverage = Coverage()
         if not self._settings.record_only:
             coverage = self._ledger = CoverageLedger(folder, identity, self._settings, self._report)
+            path = folder / f"ends-{self._settings.slot}.json"
+            self._ends = TopicEnds(self._destination, self._report, path, coverage)
             if findings.slot is not None:
                 self._ledger.check_settings()
-        path = folder / f"ends-{self._settings.slot}.json"
-        self._ends = TopicEnds(self._destination, self._report, path, coverage)
         schemas = SchemaWatch(self._destination.registry, self._report)
         topics = TopicWatch(self._destination.service, self._report, folder / TOPICS_FILE, schemas, coverage)
         topics.begin_run(self._cluster)

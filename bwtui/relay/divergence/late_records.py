@@ -149,7 +149,7 @@ class LateRecords:
     def take(self, topics: Iterable[str]) -> None:
         """Note the ends of topics that are added while the relay streams, before their first row is sent.
 
-        Raises ConnectionFailed and StateFailed.
+        Raises ConnectionFailed.
         """
         tables = {counters.topic: name for name, counters in self._report.tables.items()}
         new = [topic for topic in topics if topic in tables and topic not in self._topics]

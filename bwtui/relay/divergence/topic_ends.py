@@ -67,7 +67,7 @@ class TopicEnds:
                         has_extra=True,
                     )
             self._coverage.seen(ENDS)
-        # The relay is about to send.
+        # The relay is about to send. The file stays, so that its loss is noticed.
         self._write(stored, is_settled=False)
 
     def _records(self, topic: str, before: Offsets, now: Offsets, on_wait: Callable[[], None]) -> int:
