@@ -17,7 +17,7 @@ CANDIDATES := $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11 pyth
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-unit test-services test-one test-long check format bench bench-screens bench-verify bench-compare bench-snapshot bench-debezium bench-pipeline bench-replay torture drift kills heal promotions shapes bounds snapshots exactly-once campaign storm sample audit-proof audit-segments dist docs man venv lock clean
+.PHONY: help demo test test-unit test-services test-one test-long check house format bench bench-screens bench-verify bench-compare bench-snapshot bench-debezium bench-pipeline bench-replay torture drift kills heal promotions shapes bounds snapshots exactly-once campaign storm sample audit-proof audit-segments dist docs man venv lock clean
 
 help: ## Show this help.
 	@printf 'bwtui: see every change travel from PostgreSQL to Kafka.\n\n'
@@ -40,8 +40,9 @@ test-unit: .venv/installed-dev ## Run the tests that need no services.
 	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(END_A_HANG)420 -m "not long" \
 		$(UNIT) $(ARGS)
 
+# Most of these wait for services and for intervals of the relay: four processes keep two cores busy.
 test-services: .venv/installed-dev ## Run all other tests; real services are started for them.
-	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(END_A_HANG)420 -m "not long" \
+	@$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(END_A_HANG)420 -m "not long" \
 		$(patsubst %,--ignore %,$(UNIT)) $(ARGS)
 
 test-one: .venv/installed-dev ## Run one file or case: make test-one T=tests/unit/test_decoder.py
@@ -56,6 +57,9 @@ check: .venv/installed-dev ## Check style, types, import contracts and plain Eng
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m tests.prose
+
+house: .venv/installed-dev ## Measure the structure of bwtui/: lines, imports, and what ARGS=--list names.
+	@$(BIN)/python -m tests.house $(ARGS)
 
 format: .venv/installed-dev ## Format the sources, and mend what ruff can mend.
 	$(BIN)/ruff check --fix

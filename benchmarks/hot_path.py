@@ -18,17 +18,15 @@ from bwtui.pgoutput.messages import Column, Relation
 from bwtui.pgoutput.tuples import splitter
 from bwtui.relay.ack import Acknowledgements
 from bwtui.relay.batch import BATCH_ROWS, OutgoingBatch
-from bwtui.relay.bulk_rows import BulkRows
 from bwtui.relay.context import RelayContext
-from bwtui.relay.metrics.open_transaction import OpenTransaction
 from bwtui.relay.routes.route import TableRoute
-from bwtui.relay.row_handler import RowHandler
+from bwtui.relay.row_handler import BulkRows, RowHandler
 from bwtui.relay.run_state import RunState, TableCounters
 from bwtui.relay.samples import Samples
+from bwtui.relay.session import OpenTransaction
 from bwtui.relay.toast import ToastFiller
 from bwtui.settings import RelaySettings
-from bwtui.sink.base import MessageTuple
-from bwtui.sink.destination import TopicLimits
+from bwtui.sink.destination import MessageTuple, TopicLimits
 
 COLUMNS = (
     Column("id", 20, -1, True),
@@ -135,7 +133,8 @@ def main() -> None:
     rows = [split(data, 31) for data in frames]
     report = RunState()
     # The parts that neither an insert nor a batch asks for are left out.
-    lacking: dict[str, Any] = {part.name: None for part in fields(RelayContext) if part.default is MISSING}
+    required = [part for part in fields(RelayContext) if part.default is part.default_factory is MISSING]
+    lacking: dict[str, Any] = dict.fromkeys(part.name for part in required)
     settings = RelaySettings()
     toast = ToastFiller(settings, cast(Any, None), lambda seconds: None)
     present = {"settings": settings, "report": report, "samples": Samples(), "toast": toast}
@@ -147,12 +146,12 @@ def main() -> None:
     route = TableRoute(relation, "t", ("id",), TableCounters(), bound, TopicLimits(1 << 26, False))
     handled.routes[1] = route
 
-    runs = BulkRows(handled, batch, context.samples, None)
+    runs = BulkRows(handled, batch, context.samples, context.recorder)
 
     def relay() -> None:
         arrived = iter(frames)
         while True:
-            for data in runs.between(arrived, handled.handlers):
+            for data in runs.between(arrived):
                 handled.on_insert(data)
                 if batch.is_full():
                     break

@@ -1,12 +1,10 @@
-"""Messages a second of Kafka as a Spark source and sink, beside readers without Spark.
+"""Messages a second of Kafka as a Spark source, beside readers without Spark.
 
 Run ``make bench-pipeline``, or ``python benchmarks/kafka_spark.py`` in the checkout. It starts a sandbox of
 its own and measures, each ``--runs`` times after one run that warms up:
 
-* the sink: messages of about 100 bytes into 4 partitions, and into one;
 * the source: counting offsets, all plain columns, xxhash64 over key and value, and headers;
 * the source on one partition, which is split;
-* a copy from topic to topic;
 * a loop over confluent-kafka's consumer that counts, and does nothing else;
 * ``kcat -C``, where it is installed; else that is said.
 
@@ -24,19 +22,20 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bench_table import add_sandbox_option, services_in
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import DataFrame, SparkSession
 from topic_readers import seconds as measured
 from topic_readers import without_spark
 
 from bwtui.errors import BwtuiError
-from bwtui.kafka.offsets import pin
-from bwtui.spark.kafka_sink import write_kafka
+from bwtui.kafka.scan import pin
 from bwtui.spark.kafka_source import ALL_COLUMNS, PLAIN_COLUMNS, read_kafka
 from bwtui.spark.session import spark_session
 from tests.waiting import eventually
 
 Config = dict[str, str]
+_HEADERS = [("bwtui.lsn", b"12345678"), ("bwtui.ordinal", b"1234")]
 _HASH = ("bit_xor(xxhash64(topic, partition, offset, key, value)) digest", "sum(offset_end - offset) offsets")
 
 
@@ -79,16 +78,9 @@ def _measure(broker: str, count: int, runs: int, master: str) -> Iterator[tuple[
 
 
 def _parts(spark: SparkSession, config: Config, count: int) -> Iterator[tuple[str, Callable[[], int]]]:
-    for topic, partitions in (("four", 4), ("one", 1), ("headers", 4), ("copy", 4)):
+    for topic, partitions, headers in (("four", 4, None), ("one", 1, None), ("headers", 4, _HEADERS)):
         _make(config, topic, partitions)
-    yield "sink, 4 partitions", lambda: _write(_rows(spark, "four", 4, count), config)
-    yield "sink, 1 partition", lambda: _write(_rows(spark, "one", 1, count), config)
-    with_headers = _rows(spark, "headers", 4, count).selectExpr(
-        "*",
-        "array(named_struct('key', 'bwtui.lsn', 'value', cast('12345678' as binary)), named_struct('key', "
-        "'bwtui.ordinal', 'value', cast('1234' as binary))) headers",
-    )
-    yield "sink, two headers", lambda: _write(with_headers, config)
+        _fill(config, topic, partitions, count, headers)
     for topic in ("four", "one"):
         offsets = {at: (low, low + count // (4 if topic == "four" else 1))
                    for at, (low, _) in pin(config, [topic]).offsets.items()}  # fmt: skip
@@ -101,14 +93,6 @@ def _parts(spark: SparkSession, config: Config, count: int) -> Iterator[tuple[st
         yield f"source, {topic}: xxhash64", lambda read=read: _sum(read(*PLAIN_COLUMNS))
     offsets = {at: (low, low + count // 4) for at, (low, _) in pin(config, ["headers"]).offsets.items()}
     yield "source, two headers", lambda: read_kafka(spark, config, offsets, columns=ALL_COLUMNS).count()
-    four = {at: (low, low + count // 4) for at, (low, _) in pin(config, ["four"]).offsets.items()}
-    chosen = ("partition", "timestamp", "key", "value")
-    yield (
-        "copy, 4 partitions",
-        lambda: _write(
-            read_kafka(spark, config, four, columns=chosen).selectExpr("'copy' topic", *chosen), config
-        ),
-    )
 
 
 def _make(config: Config, topic: str, partitions: int) -> None:
@@ -117,18 +101,20 @@ def _make(config: Config, topic: str, partitions: int) -> None:
     eventually(f"topic {topic} is there", lambda: topic in admin.list_topics(timeout=10).topics)
 
 
-def _rows(spark: SparkSession, topic: str, partitions: int, count: int) -> DataFrame:
-    return spark.range(0, count, 1, spark.sparkContext.defaultParallelism).selectExpr(
-        f"'{topic}' topic",
-        f"cast(id % {partitions} as int) partition",
-        "unix_millis(now()) timestamp",
-        "cast(concat('k', id) as binary) key",
-        "cast(repeat(concat('value ', id, ' '), 7) as binary) value",
-    )
-
-
-def _write(rows: DataFrame, config: Config) -> int:
-    return sum(one.messages for one in write_kafka(rows, config))
+def _fill(
+    config: Config, topic: str, partitions: int, count: int, headers: list[tuple[str, bytes]] | None
+) -> None:
+    """Write messages of about 100 bytes."""
+    producer = Producer({**config, "linger.ms": 5, "compression.type": "lz4"})
+    for number in range(count):
+        key, value = b"k%d" % number, b"value %d " % number * 7
+        while True:
+            try:
+                producer.produce(topic, value, key, number % partitions, headers=headers)
+                break
+            except BufferError:
+                producer.poll(0.1)
+    producer.flush()
 
 
 def _sum(rows: DataFrame) -> int:

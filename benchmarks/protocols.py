@@ -16,8 +16,8 @@ from bench_table import ROWS
 from psycopg.conninfo import make_conninfo
 
 from bwtui.pgoutput.frames import PAYLOAD_OFFSET, XLOG_DATA
-from bwtui.source.raw.session import connect_raw
-from bwtui.source.raw.stream import ReplicationStream
+from bwtui.source.raw_session import connect_raw
+from bwtui.source.raw_stream import ReplicationStream
 
 #: By name: options of pgoutput, the oldest server that has them, and how much memory it may decode in.
 PROTOCOLS: dict[str, tuple[dict[str, str], int, str]] = {

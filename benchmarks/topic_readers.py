@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from confluent_kafka import Consumer, TopicPartition
 from pyspark.sql import SparkSession
 
-from bwtui.kafka.offsets import pin
+from bwtui.kafka.scan import pin
 from bwtui.spark.kafka_source import PLAIN_COLUMNS, read_kafka
 
 Read = Callable[[], int]

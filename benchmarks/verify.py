@@ -30,7 +30,7 @@ from processes import watched
 from topic_readers import by_spark, seconds, without_spark
 
 from bwtui.errors import BwtuiError
-from bwtui.kafka.offsets import pin
+from bwtui.kafka.scan import pin
 from bwtui.sandbox.sandbox import ServiceAddresses
 from bwtui.spark.session import spark_session
 

@@ -109,9 +109,9 @@ def interruptible(call: Callable[[], T]) -> T:
     if threading.current_thread() is not threading.main_thread():
         return call()
     calls = BlockingCalls(lambda _: None)
-    made = calls.make(call)
+    result = calls.make(call)
     calls.close()
-    return made
+    return result
 
 
 def within(seconds: float, call: Callable[[], T]) -> T:

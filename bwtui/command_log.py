@@ -18,7 +18,7 @@ from bwtui.model.service_views import CommandEntry, Commands
 POSTGRES, REGISTRY, KAFKA = "PostgreSQL", "registry", "Kafka"
 UNDER_WAY = "under way"
 #: Maximum number of entries, and of characters in each.
-_KEPT = 500
+_MAXIMUM = 500
 _LENGTH = 2_000
 
 _Key = tuple[str, str, str]
@@ -59,8 +59,8 @@ class _LoggedCommand:
 class CommandLog:
     """A bounded list of entries; any thread may add to it and read it."""
 
-    def __init__(self, kept: int = _KEPT) -> None:
-        self._kept = kept
+    def __init__(self, maximum: int = _MAXIMUM) -> None:
+        self._maximum = maximum
         self._entries: dict[_Key, _CommandTotals] = {}
         self._under_way: dict[int, tuple[str, str, float]] = {}
         self._numbers = count()
@@ -89,7 +89,7 @@ class CommandLog:
 
         return end
 
-    def picture(self) -> Commands:
+    def snapshot(self) -> Commands:
         """Return all entries, oldest first, and then the commands in progress."""
         now = time.time()
         with self._lock:
@@ -104,7 +104,7 @@ class CommandLog:
         old = self._entries.pop(key, None)
         if old is None:
             self._entries[key] = _CommandTotals(at, at, seconds, seconds, seconds)
-            if len(self._entries) > self._kept:
+            if len(self._entries) > self._maximum:
                 del self._entries[next(iter(self._entries))]
                 self._forgotten += 1
             return

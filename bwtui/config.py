@@ -1,4 +1,4 @@
-"""Merge the layers of settings, and record where each of them came from.
+"""Read bwtui.toml, merge the layers of settings, and record where each of them came from.
 
 Precedence, highest first: the command line, ``BWTUI_*`` variables, the chosen profile (``[profile.NAME]`` of
 ``./bwtui.toml``, then of the user's file), ``./bwtui.toml``, ``bwtui.toml`` in the user's config folder, and
@@ -8,6 +8,7 @@ names the nearest known one.
 """
 
 import os
+import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,23 +16,26 @@ from typing import Any
 
 import platformdirs
 
-from bwtui.config_file import FILE_NAME, SCREEN_TABLES, ConfigFile, Layer, read_file, suggestion
-from bwtui.errors import UsageError
+from bwtui.errors import UsageError, mutually_exclusive
+from bwtui.file_errors import file_failed
 from bwtui.masking import mask_connection, mask_property
-from bwtui.model.option_checks import SettingEntry
+from bwtui.model.option_checks import SettingEntry, check_property
 from bwtui.options import (
     BY_NAME,
-    OPTIONS,
+    COMMAND_LINE,
+    COMMAND_LINE_ONLY,
+    DEFAULT,
+    ENVIRONMENT,
     PAIR_OPTIONS,
-    Option,
     Value,
     nearest,
     parse,
     parse_pair,
+    place,
     refused_at,
+    table_place,
 )
-from bwtui.setting_origins import COMMAND_LINE, DEFAULT, ENVIRONMENT, place
-from bwtui.settings import RelaySettings
+from bwtui.settings import OPTIONS, Option, RelaySettings
 
 #: Variables that control bwtui but are not options of a relay.
 OTHER_VARIABLES = (
@@ -47,11 +51,169 @@ OTHER_VARIABLES = (
 
 #: The alternative to each option that --exactly-once excludes.
 _WITHOUT = {
-    "heal": "omit one of them; 'bwtui slots drop' lets the next start create the slot and take a snapshot",
+    "heal": "omit one of them; '{drop}' lets the next start create the slot and take a snapshot",
     "snapshot-by": "omit it: the snapshot is one Kafka transaction",
     "snapshot-workers": "omit it: a single producer sends the snapshot in one Kafka transaction",
     "spark-master": "omit it: a single producer sends the snapshot in one Kafka transaction",
 }
+FILE_NAME = "bwtui.toml"
+_PROFILE_KEY = "profile"
+#: Tables for the screens, which alone know their valid keys (bwtui.tui.choices).
+SCREEN_TABLES = ("keys", "theme")
+_TOML = "fix that line: write key = value, put strings in quotes, and put names of tables in [brackets]"
+#: Hints by the begin of tomllib's message.
+_TOML_HINTS = {
+    "Invalid value": "put strings in quotes, write true or false in lower case, and close every [ and {",
+    "Cannot overwrite a value": "a key is set twice in the same table: keep one of the two",
+    "Cannot declare": "a table is declared twice: merge its keys under one [heading]",
+    "Unescaped '\\'": "put a string with backslashes, such as a regular expression, in single quotes",
+}
+
+
+@dataclass(slots=True)
+class Layer:
+    """All settings of one place; their values are already checked."""
+
+    origin: str
+    values: dict[str, Value] = field(default_factory=dict)
+    #: By option name, then by property.
+    pairs: dict[str, dict[str, str]] = field(default_factory=dict)
+    #: By the screens' table, then by key.
+    screens: dict[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class ConfigFile:
+    """One bwtui.toml, read and checked: its own layer and one for each profile."""
+
+    path: Path
+    base: Layer
+    profiles: dict[str, Layer]
+
+
+def read_file(path: Path) -> ConfigFile:
+    """Read and check one bwtui.toml. Raises UsageError."""
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{path} is not valid TOML: {error}", _toml_hint(str(error))) from error
+    except UnicodeDecodeError as error:
+        reason = f"byte {error.start + 1} is not UTF-8"
+        raise UsageError(f"{path} is not valid TOML: {reason}", "save the file as UTF-8") from error
+    except OSError as error:
+        raise file_failed(f"can't read {path}", error, UsageError) from error
+    profiles = data.pop(_PROFILE_KEY, {})
+    if not _is_table_of_tables(profiles):
+        raise UsageError(
+            f"{path}: 'profile' may contain only [profile.NAME] tables",
+            "write [profile.NAME] above the keys of each profile",
+        )
+    origin = f"./{path}" if not path.is_absolute() else str(path)
+    return ConfigFile(
+        path,
+        _file_layer(origin, data),
+        {name: _file_layer(f"{origin} [profile.{name}]", table) for name, table in profiles.items()},
+    )
+
+
+def _toml_hint(message: str) -> str:
+    """Return the hint for a message of tomllib."""
+    return next((hint for begin, hint in _TOML_HINTS.items() if message.startswith(begin)), _TOML)
+
+
+def _is_table_of_tables(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(table, dict) for table in value.values())
+
+
+def suggestion(name: str, names: list[str]) -> str:
+    """Return the hint for a name that is not one of ``names``: the nearest of them, or all."""
+    close = nearest(name, names)
+    if close is not None:
+        return f"did you mean {close!r}?"
+    return "valid names: " + (", ".join(names) or "none")
+
+
+def _file_layer(origin: str, data: dict[str, Any]) -> Layer:
+    layer = Layer(origin)
+    for raw, value in data.items():
+        key = raw.replace("_", "-")
+        if key in PAIR_OPTIONS:
+            layer.pairs[PAIR_OPTIONS[key].name] = _file_pairs(origin, PAIR_OPTIONS[key], value)
+            continue
+        if key in SCREEN_TABLES:
+            layer.screens[key] = _screen_table(origin, key, value)
+            continue
+        option = BY_NAME.get(key)
+        if option is None or option.kind == "pairs":
+            names = [o.name for o in OPTIONS if o.kind != "pairs"] + [
+                *PAIR_OPTIONS,
+                *SCREEN_TABLES,
+                _PROFILE_KEY,
+            ]
+            hint = suggestion(key, names)
+            if key in COMMAND_LINE_ONLY:
+                hint = f"--{key} can be given on the command line only"
+            raise UsageError(f"{origin}: unknown key {raw!r}", hint)
+        if key in layer.values:
+            raise UsageError(f"{origin}: {key!r} is set twice, with '-' and with '_'", "keep one of the two")
+        with refused_at(place(origin, key, {})):
+            layer.values[key] = _file_value(option, value)
+    return layer
+
+
+def _file_value(option: Option, value: Any) -> Value:
+    if option.kind == "list":
+        items = [value] if isinstance(value, str) else value
+        if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
+            raise ValueError("expected a list of strings (such as ['public.orders', 'audit.*'])")
+        for item in items:
+            parse(option, item)
+        return tuple(items)
+    if option.kind == "switch":
+        if not isinstance(value, bool):
+            raise ValueError("expected true or false (without quotes)")
+        return value
+    if option.kind == "number" and isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)
+    if not isinstance(value, str):
+        raise ValueError("expected a string (put it in quotes)")
+    return parse(option, value)
+
+
+def _check_table(origin: str, table: str, value: Any) -> None:
+    if not isinstance(value, dict):
+        raise UsageError(f"{origin}: {table!r} is not a table", f"write [{table}] above its keys")
+
+
+def _screen_table(origin: str, table: str, value: Any) -> dict[str, tuple[str, ...]]:
+    _check_table(origin, table, value)
+    entries: dict[str, tuple[str, ...]] = {}
+    for key, entry in value.items():
+        texts = [entry] if isinstance(entry, str) else entry
+        with refused_at(f"{table_place(origin, table)}: {key}"):
+            if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
+                raise ValueError("expected a string, or a list of strings (put it in quotes)")
+        entries[key.replace("_", "-")] = tuple(texts)
+    return entries
+
+
+def _file_pairs(origin: str, option: Option, value: Any) -> dict[str, str]:
+    _check_table(origin, option.table, value)
+    with refused_at(place(origin, option.name, {})):
+        return dict(_flatten(value, ""))
+
+
+def _flatten(table: dict[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
+    # security.protocol = "SSL" without quotes is a nested table in TOML; it means the same here.
+    for key, value in table.items():
+        name = prefix + key
+        if isinstance(value, dict):
+            yield from _flatten(value, name + ".")
+        elif isinstance(value, str | int | float):
+            check_property(name)
+            yield name, str(value).lower() if isinstance(value, bool) else str(value)
+        else:
+            raise ValueError(f"{name}: expected a string, a number, or true or false (one value a property)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +243,7 @@ class Config:
         return str(self.values[name].value)
 
     def place(self, name: str) -> str:
-        """Return where option ``name`` was set, for an error message; see `bwtui.setting_origins`."""
+        """Return where option ``name`` was set, for an error message; see `bwtui.options`."""
         return place(self.values[name].origin, name, self.typed)
 
     def property_place(self, name: str, key: str) -> str:
@@ -117,12 +279,12 @@ class Config:
         return RelaySettings(**fields, origins=explicit)
 
     def check(self) -> None:
-        """Raise UsageError for settings that exclude each other, whatever further options are given."""
+        """Raise UsageError for mutually exclusive settings, whatever further options are given."""
         settings = self.merged()
         if settings.heal and settings.skip_snapshot:
-            both = f"{self.place('heal')} and {self.place('skip-snapshot')}"
-            raise UsageError(
-                f"{both} are mutually exclusive",
+            raise mutually_exclusive(
+                self.place("heal"),
+                self.place("skip-snapshot"),
                 "omit one of them: --heal sends the rows that --skip-snapshot omits",
             )
         self._check_exactly_once(settings)
@@ -132,8 +294,7 @@ class Config:
                 f"{place} requires Avro: JSON messages have no schema", "omit it, or set --output-format avro"
             )
         if settings.end_lsn is not None and settings.until_caught_up:
-            both = f"{self.place('endpos')} and {self.place('until-caught-up')}"
-            raise UsageError(f"{both} are mutually exclusive", "omit one of them")
+            raise mutually_exclusive(self.place("endpos"), self.place("until-caught-up"), "omit one of them")
 
     def _check_exactly_once(self, settings: RelaySettings) -> None:
         """Reject options that --exactly-once does not support."""
@@ -149,7 +310,7 @@ class Config:
             if is_set:
                 raise UsageError(
                     f"{self.place('exactly-once')} can't be combined with {self.place(name)} yet",
-                    _WITHOUT[name],
+                    _WITHOUT[name].format(drop=settings.drop_command),
                 )
 
 
@@ -205,7 +366,10 @@ def _profile_layers(files: list[ConfigFile], profile: str | None) -> list[Layer]
     layers = [file.profiles[profile] for file in files if profile in file.profiles]
     if not layers:
         profiles = sorted({name for file in files for name in file.profiles})
-        raise UsageError(f"there is no profile {profile!r}", suggestion(profile, profiles))
+        none = f"no {FILE_NAME} defines one: add [profile.NAME] and the keys that it sets"
+        raise UsageError(
+            f"there is no profile {profile!r}", suggestion(profile, profiles) if profiles else none
+        )
     return layers
 
 

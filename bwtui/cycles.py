@@ -8,17 +8,17 @@ back. Collections cost a relay 5 to 10 % of its CPU, and a task that reads Kafka
 import gc
 
 
-def look_rarely() -> None:
+def collect_rarely() -> None:
     """Collect rarely from now on, in the whole process."""
     gc.set_threshold(100_000, 20, 100)
 
 
-def look_rarely_in_a_worker() -> None:
+def collect_rarely_in_worker() -> None:
     """Collect rarely, and never examine the objects that a Spark worker has when its first task begins.
 
     These are mostly modules, and PySpark collects everything after every task.
     """
-    look_rarely()
+    collect_rarely()
     # Only once: frozen objects are never freed, and a later call would freeze the garbage of an earlier task.
     if not gc.get_freeze_count():
         gc.freeze()

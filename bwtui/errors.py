@@ -39,6 +39,11 @@ class UsageError(BwtuiError):
     """An option or a setting is invalid."""
 
 
+def mutually_exclusive(first: str, second: str, hint: str = "give only one of them") -> UsageError:
+    """Return the error for two options, arguments or settings that can't be given together."""
+    return UsageError(f"{first} and {second} are mutually exclusive", hint)
+
+
 class RefusedError(BwtuiError):
     """A prerequisite is not met, so nothing was started."""
 

@@ -43,6 +43,14 @@ def file_failed(
     return kind(f"{action}: {reason_of(error)}", hint_for(error, name))
 
 
+def remove(path: Path) -> None:
+    """Remove a file, if it exists. Raises StateFailed."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise file_failed(f"{path} can't be removed", error) from error
+
+
 def reason_of(error: OSError) -> str:
     """Return the system's message."""
     return error.strerror or (os.strerror(error.errno) if error.errno else str(error))

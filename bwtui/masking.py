@@ -19,6 +19,12 @@ _USERINFO = re.compile(r"([a-zA-Z0-9+.-]://[^:/?#@\s]*:)([^/?#\s,]*)(@)")
 _USERINFO_ODD = re.compile(r"([a-zA-Z0-9+.-]://[^:/?#@\s]*:)(?!\d{1,5},[a-z]+://)(\S{0,500})(@)")
 # libpq accepts blanks, too. Other URIs may have no password, and an @ later in the text.
 _USERINFO_BLANK = re.compile(r"(postgres(?:ql)?://[^:/?#@\s]*:)(?!\d{1,5}\W)([^@\n]{1,300})(@)")
+#: What is left of a password after masking: of a URI's user, adjacent parameters of a URI, or a keyword.
+_MASKED = re.compile(
+    rf"(?i):\*\*\*(?=@)"
+    rf"|(?P<separator>[?&]){_SECRET_KEYWORDS}=\*\*\*(?:&{_SECRET_KEYWORDS}=\*\*\*)*(?P<more>&?)"
+    rf"|\s*\b{_SECRET_KEYWORDS}\s*=\s*\*\*\*"
+)
 _SECRET_PROPERTY = re.compile(
     r"(?i)(?:password|passwd|secret|credential|jaas|user\.info|api\.key|private\.key|key\.pem"
     r"|oauthbearer\.config|oauthbearer\.extensions|(?:^|[._-])token$)"
@@ -37,6 +43,19 @@ def mask_connection(text: str) -> str:
     text = _USERINFO.sub(rf"\g<1>{MASK}\g<3>", text)
     text = _USERINFO_ODD.sub(_mask_odd, text)
     return _USERINFO_BLANK.sub(rf"\g<1>{MASK}\g<3>", text)
+
+
+def without_passwords(text: str) -> str:
+    """Return a connection string without its passwords.
+
+    >>> without_passwords("host=db password='top secret' user=me")
+    'host=db user=me'
+    >>> without_passwords("postgresql://me:secret@db/shop?password=x&sslmode=require")
+    'postgresql://me@db/shop?sslmode=require'
+    """
+    return _MASKED.sub(
+        lambda match: match["separator"] if match["more"] else "", mask_connection(text)
+    ).strip()
 
 
 def _mask_odd(match: re.Match[str]) -> str:

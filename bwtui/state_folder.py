@@ -7,6 +7,8 @@ import platformdirs
 
 #: The lock file in a relay's state folder; relay/process/lock.py explains it.
 LOCK_NAME = "engine.lock"
+#: The hint for a state folder that can't be written.
+STATE_HOME_HINT = "set BWTUI_STATE_HOME to a writable folder"
 
 
 def state_folder(name: str) -> Path:

@@ -1,4 +1,4 @@
-"""``bwtui connect --headless`` as a user runs it, to its end, and what it leaves behind."""
+"""Run ``bwtui connect --headless`` as a user does, until it ends, and check what it leaves behind."""
 
 import contextlib
 import gc
@@ -22,21 +22,21 @@ from tests import forked
 from tests.database import session
 from tests.waiting import eventually
 
-#: Every refusal comes sooner than this, the ten seconds' wait for an active slot or for a silent broker
-#: included, and the stalls of a busy machine.
+#: Every refusal comes sooner than this, even with the 10 s wait for an active slot or for a silent broker,
+#: and on a busy machine.
 QUICK_SECONDS = 60.0
-#: What the stream alone sends is to be seen, not what a comparison sends after it.
+#: Show only what the stream sends, without a later comparison.
 _ALONE = ("--on-gap", "report")
 
 
 def has_caught_up(code: int, errors: str) -> bool:
-    """Return whether a run with ``--on-gap report`` sent all: a gap that nobody closes ends it with 3."""
+    """Return whether a run with ``--on-gap report`` sent everything; an open gap makes it exit with 3."""
     return code == 0 or (code == 3 and "has caught up, but" in errors and "not proven since" in errors)
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a command ended."""
+    """Outcome of a command."""
 
     code: int
     stdout: str
@@ -99,23 +99,23 @@ class Attempts:
         }
 
     def command_here(self, *args: str) -> Ended:
-        """Run a command of ``bwtui`` in this process, which is to have no settings but those given."""
+        """Run a command of ``bwtui`` in this process, with the given settings only."""
         start = time.monotonic()
         without = {name: None for name in os.environ if name.startswith(("BWTUI_", "PG"))}
         with contextlib.chdir(self._folder), warnings.catch_warnings():
-            # The end of a command's own process closes what is still open.
+            # In a process of its own, the end of the process would close what is still open.
             warnings.simplefilter("ignore", ResourceWarning)
             umask = os.umask(0o077)
             try:
                 ran = CliRunner().invoke(cli, args, prog_name="bwtui", env={**without, **self._given})
             finally:
-                # A relay has one of its own, and this process goes on.
+                # A relay sets its own umask, and this process continues.
                 os.umask(umask)
             gc.collect()
         return Ended(ran.exit_code, ran.stdout, ran.stderr, time.monotonic() - start)
 
     def succeed(self, dsn: str, *args: str) -> Ended:
-        """Run the relay, and see that it ends well; when this returns, the server has noticed too."""
+        """Run the relay and check that it succeeds; on return, the server has released its slots."""
         ended = self.run(dsn, *args)
         assert has_caught_up(ended.code, ended.stderr), ended.stderr
         assert ended.code or ended.stderr == ""
@@ -125,20 +125,20 @@ class Attempts:
         return ended
 
     def fail(self, dsn: str, code: int, *args: str, server: str | None = None) -> tuple[str, str]:
-        """Run the relay, see that it is refused as it should be, and return the error and its hint.
+        """Run the relay, check that it is refused cleanly, and return the error and its hint.
 
-        ``server``: where to look for what was left behind, if that is not ``dsn``; empty for nowhere.
+        ``server``: database to check for leftovers, if not ``dsn``; empty for none.
         """
         look_at = dsn if server is None else server
         before = left(look_at)
         ended = self.run(dsn, *args)
         told = self.refused(ended, code, dsn)
-        # The slot of a snapshot goes when the server notices that its session has ended.
+        # The slot of a snapshot is dropped once the server notices that its session has ended.
         eventually("nothing more is there than before", lambda: left(look_at) == before)
         return told
 
     def refused(self, ended: Ended, code: int, dsn: str) -> tuple[str, str]:
-        """See that a run on ``dsn`` was refused as it should be, and return the error and its hint."""
+        """Check that a run on ``dsn`` was refused cleanly, and return the error and its hint."""
         lines = ended.stderr.splitlines()
         assert [line.partition(": ")[0] for line in lines] == ["bwtui", "hint"], ended.stderr
         assert lines[0].startswith("bwtui: error: ")
@@ -150,14 +150,18 @@ class Attempts:
         return lines[0].removeprefix("bwtui: error: "), lines[1].removeprefix("hint: ")
 
     def _check_folder(self, ended: Ended, dsn: str) -> None:
-        """See that no socket and no lock are left, and that no file and no output holds the password."""
+        """Check that no socket and no lock are left, and that no file and no output contains the password."""
         os.environ["BWTUI_STATE_HOME"] = str(self.state)
         try:
             assert not is_held(self.name)
         finally:
             del os.environ["BWTUI_STATE_HOME"]
         assert not list(self.state.rglob("*.sock"))
-        texts = [ended.stdout, ended.stderr, *(p.read_text() for p in self.state.rglob("*") if p.is_file())]
+        texts = [
+            ended.stdout,
+            ended.stderr,
+            *(p.read_text(errors="replace") for p in self.state.rglob("*") if p.is_file()),
+        ]
         secret = password(dsn)
         assert not secret or not any(secret in text for text in texts)
 
@@ -171,7 +175,7 @@ def password(dsn: str) -> str:
 
 
 def left(dsn: str) -> tuple[list[str], list[str]]:
-    """Return the slots and publications of a database; nothing of an empty ``dsn``."""
+    """Return the slots and publications of a database; none for an empty ``dsn``."""
     if not dsn:
         return [], []
     with session(dsn) as opened:

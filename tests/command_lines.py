@@ -1,4 +1,4 @@
-"""Command lines as documentation has them: found in its blocks, and parsed as the program would."""
+"""Commands in the documentation: find them in code blocks, and parse them as the program does."""
 
 import re
 import shlex
@@ -10,12 +10,12 @@ from bwtui.cli.main import CONTEXT, cli
 from tests.docs.pages import SHELL, blocks_in
 from tests.docs.pages import commands as shell_commands
 
-#: Where a command ends and a shell goes on.
+#: The end of a command, where shell syntax follows.
 _ENDS = re.compile(r"\s(?:\||>|2>|&&|;|&)(?:\s|$).*")
 
 
 def commands(page: str) -> Iterator[str]:
-    """Return what is given to bwtui itself in the blocks of a page's text, command by command."""
+    """Yield the bwtui commands in the code blocks of a page's text."""
     for block in blocks_in(page):
         for command in shell_commands(block) if block.language in SHELL else []:
             if re.match(r"bwtui\s", command.typed):
@@ -23,14 +23,14 @@ def commands(page: str) -> Iterator[str]:
 
 
 def words(command: str) -> list[str]:
-    """Return the arguments of a command; what "…" leaves out is left out."""
+    """Return the arguments of a command, without "…"."""
     return [word for word in shlex.split(command)[1:] if word != "…"]
 
 
 def parsed(given: list[str]) -> None:
     """Parse arguments as the command line does. Raises click.UsageError."""
     command: click.Command = cli
-    # A command keeps the names of its option for help from the first context that it was asked in.
+    # click caches a command's help option names from the first context that asks for them.
     context = click.Context(cli, **CONTEXT)
     while isinstance(command, click.Group):
         _, found, given = command.resolve_command(context, given)

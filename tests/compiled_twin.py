@@ -1,17 +1,20 @@
-"""The package of packaging/compiled, built for the tests from its one source, as its installation does."""
+"""Build the C extension of packaging/compiled for the tests, from the same source as its installation."""
 
+import fcntl
 import functools
+import hashlib
 import importlib.util
 import shlex
 import shutil
 import subprocess
+import sys
 import sysconfig
-import tempfile
 from pathlib import Path
 from types import ModuleType
 
-SOURCE = Path(__file__).parents[1] / "packaging" / "compiled" / "bwtui_compiled.c"
-#: What Python itself was built with, or what is called cc; empty where there is none, and nobody needs any.
+_ROOT = Path(__file__).parents[1]
+SOURCE = _ROOT / "packaging" / "compiled" / "bwtui_compiled.c"
+#: The compiler that Python was built with, or cc; empty if there is none, since it is optional.
 COMPILER = next(
     (
         command
@@ -24,24 +27,32 @@ COMPILER = next(
 )
 
 
+_OPTIONS = (
+    *("-O2", "-Wall", "-Wextra", "-Werror", "-Wno-missing-field-initializers", "-shared", "-fPIC"),
+    f"-I{sysconfig.get_path('include')}",
+)
+
+
 @functools.cache
 def built() -> ModuleType:
-    """Return the package; every warning of the compiler is an error."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "bwtui_compiled.so"
-        options = [
-            "-O2",
-            "-Wall",
-            "-Wextra",
-            "-Werror",
-            "-Wno-missing-field-initializers",
-            "-shared",
-            "-fPIC",
-        ]
-        include = f"-I{sysconfig.get_path('include')}"
-        subprocess.run([*COMPILER, *options, include, str(SOURCE), "-o", str(file)], check=True)
-        spec = importlib.util.spec_from_file_location("bwtui_compiled", file)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module
+    """Return the package; compiler warnings are errors."""
+    spec = importlib.util.spec_from_file_location("bwtui_compiled", _compiled())
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _compiled() -> Path:
+    """Compile the source, once for all processes of a run and until it changes."""
+    folder = _ROOT / ".pytest_cache" / "compiled"
+    folder.mkdir(parents=True, exist_ok=True)
+    made_of = repr((SOURCE.read_bytes(), COMPILER, _OPTIONS, sys.version))
+    file = folder / f"{hashlib.sha256(made_of.encode()).hexdigest()}.so"
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not file.exists():
+            unfinished = folder / "unfinished.so"
+            subprocess.run([*COMPILER, *_OPTIONS, str(SOURCE), "-o", str(unfinished)], check=True)
+            unfinished.replace(file)
+    return file

@@ -1,4 +1,4 @@
-"""The dashboard for Grafana, and what its panels ask Prometheus for."""
+"""The Grafana dashboard and the Prometheus queries of its panels."""
 
 import json
 import re
@@ -28,7 +28,7 @@ def dashboard() -> dict[str, Any]:
 
 
 def queries() -> Iterator[Query]:
-    """Yield every query of every panel, with what Grafana puts in for its own variables."""
+    """Yield every query of every panel, with Grafana's own variables replaced."""
     for panel in dashboard()["panels"]:
         for target in panel.get("targets", ()):
             expression = target["expr"].replace("$__rate_interval", "1m").replace("$instance", ".*")

@@ -1,4 +1,4 @@
-"""A test's own session on the database under test, for writing and for looking at slots."""
+"""A session on the database under test, for writing and for inspecting slots."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ from tests.waiting import eventually
 
 
 class Session:
-    """One autocommit session, unless a transaction was begun by hand."""
+    """One autocommit session, unless a test began a transaction."""
 
     def __init__(self, dsn: str) -> None:
         self.connection = psycopg2.connect(dsn)
@@ -35,11 +35,11 @@ class Session:
         return rows[0][0] if rows else None
 
     def wal_end(self) -> int:
-        """Return the LSN behind everything that was committed so far."""
+        """Return the LSN after the last commit."""
         return parse_lsn(self.value("select pg_current_wal_flush_lsn()::text"))
 
     def wal_inserted(self) -> int:
-        """Return the LSN behind everything that was written so far, committed or not."""
+        """Return the LSN after the last written record, committed or not."""
         return parse_lsn(self.value("select pg_current_wal_insert_lsn()::text"))
 
     def confirmed(self, slot: str) -> int:
@@ -57,11 +57,11 @@ class Session:
         return [row[0] for row in self.rows("select pubname from pg_publication order by 1")]
 
     def publish_all(self, slot: str) -> None:
-        """Make the publication of a relay FOR ALL TABLES, so that those made later are relayed too."""
+        """Make the relay's publication FOR ALL TABLES, so that new tables are relayed too."""
         self.run(f"create publication bwtui_{slot} for all tables with (publish_via_partition_root = true)")
 
     def reader(self, slot: str) -> int | None:
-        """Return the server's process that streams from the slot; while a slot is made it is active too."""
+        """Return the server process that uses the slot, either for streaming or while creating it."""
         sql = """select active_pid from pg_replication_slots join pg_stat_replication on pid = active_pid
                   where slot_name = %s and state = 'streaming'"""
         found: int | None = self.value(sql, slot)

@@ -1,6 +1,6 @@
-"""Programs out of Debian's packages, unpacked into the cache folder and not installed.
+"""Unpack programs from Debian packages into the cache folder, without installing them.
 
-Each is fetched once, by apt with a folder of its own for lists: that needs no root.
+apt fetches each package once, with its own folder for lists, so it needs no root.
 """
 
 import fcntl
@@ -14,9 +14,9 @@ _FETCH_SECONDS = 240.0
 
 
 def unpacked(package: str, *libraries: str) -> Path:
-    """Return the folder in which a package lies, and further ones that it needs.
+    """Return the folder of an unpacked package and of others that it needs.
 
-    Fails, with the reason, where they can't be had.
+    Fails with the reason if they can't be downloaded.
     """
     folder = cache_folder() / "debian"
     folder.mkdir(parents=True, exist_ok=True)
@@ -29,7 +29,7 @@ def unpacked(package: str, *libraries: str) -> Path:
 
 
 def run(*command: str, cwd: Path | None = None) -> str:
-    """Return what a command says; the test fails where it does not end well."""
+    """Return a command's output; the test fails if the command does."""
     ended = subprocess.run(
         command, cwd=cwd, check=False, capture_output=True, text=True, timeout=_FETCH_SECONDS
     )

@@ -1,4 +1,4 @@
-"""A topic as an ordinary consumer decodes it: Confluent's deserializer for Avro, json for JSON."""
+"""Decode a topic as an ordinary consumer does: with Confluent's deserializer for Avro, with json for JSON."""
 
 import json
 from contextlib import closing
@@ -21,7 +21,7 @@ def decoded_avro(services: ServiceAddresses, topic: str) -> list[Decoded]:
 
 
 def decoded_topics(services: ServiceAddresses, topics: list[str]) -> dict[str, list[Decoded]]:
-    """Return what `decoded_avro` does of several topics, which are read at once."""
+    """Return the result of `decoded_avro` for several topics, which are read at once."""
     with closing(SchemaRegistryClient({"url": services.schema_registry})) as registry:
         # The default strategy may ask the registry for associations, which not every registry has.
         deserialize = AvroDeserializer(registry, conf={"subject.name.strategy.type": "TOPIC"})
@@ -48,7 +48,7 @@ def decoded_json(services: ServiceAddresses, topic: str) -> list[Decoded]:
 
 
 def latest(messages: list[Decoded]) -> dict[tuple[Any, ...], dict[str, Any]]:
-    """Return the newest row of each key; what was deleted is not there."""
+    """Return the newest row of each key, without deleted keys."""
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
     for key, value in messages:
         assert key is not None
@@ -60,5 +60,5 @@ def latest(messages: list[Decoded]) -> dict[tuple[Any, ...], dict[str, Any]]:
 
 
 def of_key(messages: list[Decoded], *key: Any) -> list[dict[str, Any] | None]:
-    """Return the rows, and the tombstones, that were sent for one key, in order."""
+    """Return the rows and tombstones that were sent for one key, in order."""
     return [value for found, value in messages if found is not None and tuple(found.values()) == key]

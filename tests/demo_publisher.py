@@ -1,4 +1,4 @@
-"""Writes tables into topics with Confluent's own serializer: what a relay without a fault leaves behind."""
+"""Write tables into topics with Confluent's own serializer, as a correct relay would leave them."""
 
 import datetime
 import json
@@ -31,7 +31,7 @@ _ESCAPED = {"name": "__escaped", "type": ["null", {"type": "map", "values": "str
 
 
 class Publisher:
-    """Publishes rows under a prefix, as the relay's contract says."""
+    """Publishes rows under a prefix, according to the relay's contract."""
 
     def __init__(self, broker: str, registry: str, prefix: str) -> None:
         self.prefix = prefix
@@ -41,7 +41,7 @@ class Publisher:
         self._serializers: dict[str, AvroSerializer] = {}
 
     def close(self) -> None:
-        """Let go of broker and registry."""
+        """Close the producer and the registry client."""
         self.flush()
         self._registry.close()
 
@@ -53,7 +53,7 @@ class Publisher:
         self.flush()
 
     def rows(self, connection: Connection, table: DemoTable, where: str = "true") -> list[dict[str, Any]]:
-        """Read rows as the records that shall say the same."""
+        """Convert rows into the records that must equal them."""
         columns = self._load_columns(connection, table)
         expressions = ", ".join(map(_expression, columns.items()))
         with connection, connection.cursor() as cursor:

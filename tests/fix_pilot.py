@@ -1,12 +1,12 @@
-"""Textual's pilot looks for the end of its app's work 200 times a second, and sees that it has ended.
+"""Make Textual's pilot poll 200 times a second for the end of its app's work.
 
-A pause of the pilot ends when the process did next to nothing between two looks. At 20 ms each the screens'
-tests spent more than half of their time so, several pauses a key. And a process that got no CPU between two
-looks has done nothing either: then messages are still on their way from widget to widget. So a pause goes on
-until nothing is left that could run at once; what goes on and on is left alone after a while.
+A pause of the pilot ends when the process did next to nothing between two polls. With Textual's interval of
+20 ms, the screens' tests spent more than half of their time in several pauses per key. Also, a process
+without CPU time between two polls looks idle although messages are still on their way from widget to widget.
+So a pause lasts until no task is ready to run, with a timeout for tasks that never finish.
 
-All apps of a process share the rules that Textual has parsed from their CSS. Every app parses the same texts
-again, which took 38 % of a start (0.17 of 0.45 s of CPU), and as much again for each theme.
+All apps of a process share the rules that Textual has parsed from their CSS. Otherwise every app parses the
+same texts again, which took 38 % of a start (0.17 of 0.45 s of CPU), and as much again for each theme.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ _parsed: dict[Any, Any] = {}
 
 
 def _parse_rules_once(stylesheet: Stylesheet, css: str, **more: Any) -> Any:
-    # What a text means depends on the values of the theme's variables.
+    # The result also depends on the values of the theme's variables.
     key = (css, *more.values(), frozenset(stylesheet._variables.items()))
     if key not in _parsed:
         _parsed[key] = _parse_rules(stylesheet, css, **more)

@@ -1,7 +1,7 @@
-"""Fixtures: a sandbox for each process of the test run, and a fresh database for each test that asks for one.
+"""Fixtures: a sandbox for each process of the test run, and a fresh database for each test that requests one.
 
-``BWTUI_TEST_POSTGRES=14`` runs the tests on that major version of PostgreSQL. Tests of what it lacks are
-marked ``since(major, reason)``: they are deselected, and the report names each of them with its reason.
+``BWTUI_TEST_POSTGRES=14`` runs the tests on that major version of PostgreSQL. Tests of features that it lacks
+are marked ``since(major, reason)``: they are deselected, and the report lists each of them with its reason.
 """
 
 import os
@@ -18,23 +18,23 @@ from psycopg2 import sql
 
 from bwtui.packages.setup_progress import PlainSetupProgress
 from bwtui.sandbox.sandbox import DEFAULT_MAJOR, Sandbox, ServiceAddresses
-from bwtui.spark.environment import environment
+from bwtui.spark.session import environment
 
 DROP_SECONDS = 60.0
 #: The major version of PostgreSQL that the tests run on.
 MAJOR = int(os.environ.get("BWTUI_TEST_POSTGRES", DEFAULT_MAJOR))
-#: How many of Kafka's brokers they run on.
+#: Number of Kafka brokers for the tests.
 BROKERS = int(os.environ.get("BWTUI_TEST_BROKERS", "1"))
 _LACKING = pytest.StashKey[list[str]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known."""
+    """Register the marker."""
     config.addinivalue_line("markers", "since(major, reason): needs this version of PostgreSQL, and why")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the tests of what the server's version lacks."""
+    """Deselect the tests of features that the server's version lacks."""
     chosen, left, told = [], [], []
     for item in items:
         mark = item.get_closest_marker("since")
@@ -50,7 +50,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Hand what was left out from a worker of pytest-xdist to the process that reports."""
+    """Pass the deselected tests from a worker of pytest-xdist to the reporting process."""
     output = getattr(session.config, "workeroutput", None)
     if output is not None:
         output["left out"] = session.config.stash.get(_LACKING, [])
@@ -58,14 +58,14 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Take what a worker has left out."""
+    """Store the deselected tests of a worker."""
     node.config.stash[_LACKING] = getattr(node, "workeroutput", {}).get("left out", [])
 
 
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config
 ) -> None:
-    """Name what was left out, and why."""
+    """List the deselected tests with their reasons."""
     told = config.stash.get(_LACKING, [])
     if told:
         terminalreporter.section(f"left out on PostgreSQL {MAJOR}")
@@ -77,19 +77,23 @@ def pytest_terminal_summary(
 def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     """The sandbox of this run, for tests that stop and start its services; they must leave all running.
 
-    It ends with the test run, also when that is killed.
+    It ends with the test run, even if that is killed.
     """
     sandbox = Sandbox(tmp_path_factory.mktemp("sandbox"), MAJOR, brokers=BROKERS)
-    # Of the little that Kafka does here its second compiler takes more CPU than all else.
+    # Kafka does so little here that its second compiler would take more CPU than everything else.
     with environment(JDK_JAVA_OPTIONS="-XX:TieredStopAtLevel=1"):
         sandbox.up(PlainSetupProgress(), attached=True, disposable=True)
+    with closing(_connect(sandbox.services().postgres)) as connection, connection.cursor() as cursor:
+        # No test survives the machine: what a killed server has written is there without fsync, too.
+        cursor.execute("alter system set fsync = off")
+        cursor.execute("select pg_reload_conf()")
     yield sandbox
     sandbox.down(wipe=True)
 
 
 @pytest.fixture(scope="module")
 def three_brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    """A sandbox of a module's own with three brokers; its tests must leave all running."""
+    """A module's own sandbox with three brokers; its tests must leave all running."""
     sandbox = Sandbox(tmp_path_factory.mktemp("three"), MAJOR, brokers=3)
     with environment(JDK_JAVA_OPTIONS="-XX:TieredStopAtLevel=1"):
         sandbox.up(PlainSetupProgress(), attached=True, disposable=True)
@@ -99,14 +103,14 @@ def three_brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]
 
 @pytest.fixture
 def interrupted(sandbox: Sandbox) -> Iterator[Sandbox]:
-    """The sandbox, for tests that end its services: whatever becomes of the test, others find all running."""
+    """The sandbox, for tests that stop its services: all are restarted afterwards, even after a failure."""
     yield sandbox
     sandbox.up()
 
 
 @pytest.fixture(scope="session")
 def services(sandbox: Sandbox) -> ServiceAddresses:
-    """Where the run's PostgreSQL, Kafka and schema registry answer."""
+    """Addresses of the run's PostgreSQL, Kafka and schema registry."""
     return sandbox.services()
 
 
@@ -135,8 +139,8 @@ def _connect(conninfo: str) -> "psycopg2.extensions.connection":
 
 
 def drop_database(connection: "psycopg2.extensions.connection", name: str) -> None:
-    """Drop a database with its slots, also when a session that has just ended is not quite gone."""
-    # A logical slot keeps its database from being dropped, and a walsender its slot.
+    """Drop a database with its slots, even while a session that has just ended is still closing."""
+    # A logical slot blocks the drop of its database, and a walsender the drop of its slot.
     slots = "select pg_drop_replication_slot(slot_name) from pg_replication_slots where database = %s"
     deadline = time.monotonic() + DROP_SECONDS
     with connection.cursor() as cursor:

@@ -1,8 +1,8 @@
-"""What a worker of pytest-xdist that crashed leaves, its successor runs, but for the test that crashed it.
+"""After a worker of pytest-xdist crashes, run its remaining tests, but not the one that crashed it.
 
-pytest-xdist 3.8 hands over the files that were done as well, one at a time: the successor gets one in which
-nothing is left to do, says nothing, and waits for ever, and the whole run with it. And the test itself would
-be run again, though it counts as failed already, and take the successor down too.
+pytest-xdist 3.8 also reassigns finished files, one at a time: the next worker gets a file without remaining
+tests, reports nothing and waits forever, and so does the whole run. It would also repeat the test that
+crashed, though that already counts as failed, and crash the next worker too.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ class LeftOverScheduling(LoadFileScheduling):  # type: ignore[misc]
     """Schedules whole files, as pytest-xdist does, until a worker crashes."""
 
     def remove_node(self, node: Any) -> str | None:
-        """Put what ``node`` leaves in front of the line, and return the test that it crashed in, if any."""
+        """Requeue the remaining tests of ``node`` first, and return the test that crashed it, if any."""
         files = self.assigned_work.pop(node)
         left = [
             (file, test) for file, tests in files.items() for test, is_done in tests.items() if not is_done
@@ -28,7 +28,7 @@ class LeftOverScheduling(LoadFileScheduling):  # type: ignore[misc]
         return left[0][1] if left else None
 
     def left(self) -> list[str]:
-        """Return the tests that nobody has run."""
+        """Return the tests that have not run."""
         files = [self.workqueue, *self.assigned_work.values()]
         return [
             test
@@ -46,13 +46,13 @@ class LeftOverScheduling(LoadFileScheduling):  # type: ignore[misc]
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
-    """Leave other ways than ``--dist loadfile`` to pytest-xdist."""
+    """Handle ``--dist loadfile`` only; leave the other modes to pytest-xdist."""
     return LeftOverScheduling(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """What was not run, as too many workers crashed, is what ``--last-failed`` runs, as if it had failed."""
+    """Let ``--last-failed`` run the tests that did not run because too many workers crashed."""
     plugins = session.config.pluginmanager
     running, failed = plugins.get_plugin("dsession"), plugins.get_plugin("lfplugin")
     scheduling = getattr(running, "sched", None)

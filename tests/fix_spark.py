@@ -1,6 +1,6 @@
-"""Fixtures: one Spark session for all tests that ask for it; it costs seconds to start.
+"""Fixtures: one Spark session for all tests that request it, since its start takes seconds.
 
-With ``spark_classes`` every Java process of Spark that starts later costs half as much, the commands' too.
+With ``spark_classes`` every later Java process of Spark, including those of commands, takes half as much CPU.
 """
 
 import fcntl
@@ -11,16 +11,15 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from pyspark.sql import SparkSession
 
-from bwtui.spark.failure import plain_errors
-from bwtui.spark.java import class_archive, spark_java
-from bwtui.spark.session import spark_session
+if TYPE_CHECKING:
+    # Every process of a run imports this file, and few of them need Spark.
+    from pyspark.sql import SparkSession
 
-#: A short session that loads what most others do. It leaves the archive as it ends, if there is none.
+#: A short session that loads the most common classes. It writes the archive as it ends, if there is none.
 _MAKE = """
 import sys
 from bwtui.spark.session import spark_session
@@ -30,8 +29,8 @@ with spark_session("local[1]", "bwtui-classes") as spark:
     rows.join(rows.groupBy("id").count(), "id").orderBy("id").toArrow()
 """
 _LOG_LINES = 30
-#: Some hundred rows do not pay for code that Spark makes and compiles for each stage of each plan. The
-#: commands' own sessions do that, in the tests that start them.
+#: A few hundred rows do not justify the code that Spark generates and compiles for each stage of each plan.
+#: The commands' own sessions do that, in the tests that start them.
 _FEW_ROWS = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
@@ -41,15 +40,15 @@ _FEW_ROWS = {
 
 @dataclass
 class _Java:
-    """The shared session's Java process: to say how it ended, if it did."""
+    """The shared session's Java process, to report how it ended."""
 
     pid: int
     log: Path
 
     def obituary(self) -> str | None:
-        """Say how it ended and what it wrote last; None while it runs."""
+        """Return how it ended and its last output, or None while it runs."""
         try:
-            # It is our child, and stays a zombie until the session is closed.
+            # It is our child, and a zombie until the session is closed.
             fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         except OSError:
             return f"process {self.pid} is gone"
@@ -66,9 +65,11 @@ _java: _Java | None = None
 
 @pytest.fixture(scope="session")
 def spark_classes(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """See that there is the archive of Spark's classes, unless the environment says off."""
+    """Create the archive of Spark's classes, unless the environment turns it off."""
     if os.environ.get("BWTUI_CLASS_ARCHIVE") == "off":
         return
+    from bwtui.spark.session import class_archive, spark_java
+
     # All worker processes of one run have this folder; the first makes the archive, the others wait for it.
     folder = tmp_path_factory.getbasetemp().parent
     with (folder / "spark-classes.lock").open("wb") as lock:
@@ -79,8 +80,10 @@ def spark_classes(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 @pytest.fixture(scope="session")
-def spark(spark_classes: None) -> Iterator[SparkSession]:
+def spark(spark_classes: None) -> "Iterator[SparkSession]":
     """A local Spark session on two cores."""
+    from bwtui.spark.session import spark_session
+
     global _java
     with spark_session("local[2]", "bwtui-tests", config=_FEW_ROWS) as session:
         pid = session._jvm.java.lang.ProcessHandle.current().pid()  # type: ignore[union-attr]
@@ -91,14 +94,15 @@ def spark(spark_classes: None) -> Iterator[SparkSession]:
 
 
 @pytest.fixture
-def shared_spark(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> SparkSession:
-    """Have Spark's commands in this process take the run's session: a Java for each costs seconds.
+def shared_spark(spark: "SparkSession", monkeypatch: pytest.MonkeyPatch) -> "SparkSession":
+    """Let Spark's commands in this process use the run's session: starting Java for each takes seconds.
 
-    All else is the command's own: its arguments, what it prints, and its exit code.
+    Everything else is the command's own: its arguments, its output, and its exit code.
     """
+    from bwtui.spark.failure import plain_errors
 
     @contextmanager
-    def shared(*_: Any, **__: Any) -> Iterator[SparkSession]:
+    def shared(*_: Any, **__: Any) -> "Iterator[SparkSession]":
         with plain_errors():
             yield spark
 
@@ -108,7 +112,7 @@ def shared_spark(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> SparkS
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Tell with a failure that the shared session's Java has ended: the failure itself does not say why."""
+    """Report with a failure that the shared session's Java has ended, since this may be the cause."""
     report = yield
     if report.failed and _java is not None and (told := _java.obituary()) is not None:
         report.sections.append(("Spark's Java", told))

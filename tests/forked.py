@@ -1,9 +1,9 @@
-"""``bwtui`` in processes of their own, forked from one that has imported the relay already.
+"""Start ``bwtui`` in processes forked from one that has already imported the relay.
 
-The imports of ``bwtui connect`` take 0.7 s of CPU, and the tests start it hundreds of times. What is forked
-here has its own arguments, environment, folder, standard streams and random numbers, is a child of the tests'
-process, and ends as Python ends: the tests may wait for it, send it signals and kill it. What others see of
-its command line and environment is not its own: where that is tested, `fresh` is what to take.
+The imports of ``bwtui connect`` take 0.7 s of CPU, and the tests start it hundreds of times. A forked process
+has its own arguments, environment, folder, standard streams and random numbers, is a child of the tests'
+process, and ends as Python ends: the tests may wait for it, send it signals and kill it. Other processes do
+not see its command line and environment, however: tests of those use `fresh`.
 """
 
 import atexit
@@ -12,6 +12,7 @@ import functools
 import itertools
 import json
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -21,19 +22,21 @@ from pathlib import Path
 from typing import Any
 
 _PR_SET_CHILD_SUBREAPER = 36
-#: Once loaded, the interpreter does not look at these any more.
+#: The interpreter reads these only when it starts.
 _READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC_")
-#: What a forked process can be given; the rest of Popen's would be passed over without a word.
+#: Options of Popen that a forked process supports; it would silently ignore the others.
 _GIVEN = frozenset(("stdin", "stdout", "stderr", "cwd", "text", "bufsize"))
-#: Every fourth process has an interpreter of its own: those that are forked hash texts alike, so that what
-#: one writes in the order of a set, and the next reads in it, would never fail. Campaigns of thousands need
-#: fewer of them: see the Makefile.
-_FRESH = int(os.environ.get("BWTUI_TEST_FRESH", "4"))
+#: A forked process hashes texts as the one that forks. So data written in the order of a set, and read in it
+#: by the next process, would never fail if always the same one forked. A random one of these does, and every
+#: sixteenth process has an interpreter of its own. Campaigns of thousands need fewer: see the Makefile.
+_SERVERS = 2
+_FRESH = int(os.environ.get("BWTUI_TEST_FRESH", "16"))
 _numbers = itertools.count()
+_chance = random.Random()
 _lock = threading.Lock()
 
-#: Reads an order for each process, with the streams that it gets, and answers with its id. A process that is
-#: forked here leaves the loop, and its parent ends at once: so it falls to the tests' own process.
+#: Reads a request for each process, with its streams, and answers with its id. A forked process leaves the
+#: loop, and its parent exits immediately, so that the tests' own process adopts it.
 _SERVER = """
 import json, os, socket, sys, time
 import bwtui.cli.connect, bwtui.cli.output.headless, bwtui.relay.engine
@@ -73,8 +76,8 @@ main()
 
 
 @functools.cache
-def _server() -> socket.socket:
-    """Start the process that forks; it ends with the tests' own."""
+def _server(_number: int) -> socket.socket:
+    """Start a process that forks; it ends with the tests' process."""
     ours, theirs = socket.socketpair()
     with theirs:
         process = subprocess.Popen(
@@ -93,12 +96,12 @@ def _end(server: socket.socket, process: "subprocess.Popen[bytes]") -> None:
 
 
 class _Forked(subprocess.Popen[Any]):
-    """A Popen whose process is forked elsewhere, and ours all the same."""
+    """A Popen whose process is forked elsewhere, but adopted by us."""
 
     def _execute_child(
         self, args: Sequence[str], _1: Any, _2: Any, _3: Any, _4: Any, cwd: Any, env: Any, *more: Any
     ) -> None:
-        # An order to a folder that is not there would never be answered.
+        # A request for a missing folder would never be answered.
         folder = Path(cwd or ".").absolute()
         if not folder.is_dir():
             raise FileNotFoundError(folder)
@@ -106,7 +109,7 @@ class _Forked(subprocess.Popen[Any]):
         ends = [end if end != -1 else number for number, end in enumerate((pipes[0], pipes[3], pipes[5]))]
         order = json.dumps([list(args), str(folder), dict(env)]).encode()
         with _lock:
-            server = _server()
+            server = _server(_chance.randrange(_SERVERS))
             _adopt(True)
             try:
                 socket.send_fds(server, [len(order).to_bytes(8, "big")], ends)
@@ -120,14 +123,14 @@ class _Forked(subprocess.Popen[Any]):
 
 
 def _adopt(wanted: bool) -> None:
-    """Become the parent of processes of ours that have lost theirs, or no longer."""
+    """Start or stop being the parent of orphaned descendants."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(wanted), 0, 0, 0)
 
 
 def begin(
     arguments: Sequence[str], env: Mapping[str, str] | None = None, **given: Any
 ) -> "subprocess.Popen[Any]":
-    """Start ``bwtui`` with these arguments; the rest is as `subprocess.Popen` takes it."""
+    """Start ``bwtui`` with these arguments; the other parameters are those of `subprocess.Popen`."""
     environment = dict(os.environ if env is None else env)
     changed = {name for name, _ in environment.items() ^ os.environ.items()}
     needs_its_own = any(name.startswith(_READ_AT_START) for name in changed) or not given.keys() <= _GIVEN
@@ -139,6 +142,6 @@ def begin(
 def fresh(
     arguments: Sequence[str], env: Mapping[str, str] | None = None, **given: Any
 ) -> "subprocess.Popen[Any]":
-    """Start ``bwtui`` in an interpreter of its own, whose command line and environment others see."""
+    """Start ``bwtui`` in an interpreter of its own, whose command line and environment are visible."""
     command = [sys.executable, "-c", "from bwtui.cli.main import main; main()", *arguments]
     return subprocess.Popen(command, env=env, **given)

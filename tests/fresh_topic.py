@@ -1,4 +1,4 @@
-"""Topics that a test makes itself."""
+"""Create topics for a test."""
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -7,10 +7,13 @@ from tests.waiting import eventually
 
 
 def create_topic(admin: AdminClient, topic: NewTopic) -> None:
-    """Make ``topic``. A broker that got no CPU for three seconds is fenced, and for a moment takes none."""
+    """Create ``topic``.
+
+    A broker without CPU time for three seconds is fenced, and rejects topics for a moment.
+    """
 
     def is_made() -> bool:
-        # A client that heard of no broker asks nobody for the controller, and waits for a minute.
+        # A client that has not seen a broker can't ask for the controller, and waits for a minute.
         if not admin.list_topics(timeout=30).brokers:
             return False
         try:

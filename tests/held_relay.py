@@ -1,4 +1,4 @@
-"""The relay's streaming phase, between a real PostgreSQL and a sink that acknowledges when told to."""
+"""The relay's streaming phase, between a real PostgreSQL and a sink that acknowledges on request."""
 
 import os
 import queue
@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bwtui.encode.local_registry import LocalRegistry
-from bwtui.encode.registry import RegisteredSchema
+from bwtui.encode.registry import LocalRegistry, RegisteredSchema
 from bwtui.errors import BwtuiError, ConnectionFailed
 from bwtui.model.delivery import DeliverySpan, Receipt
 from bwtui.relay.ack import Acknowledgements
@@ -24,24 +23,29 @@ from bwtui.relay.session import StreamSession
 from bwtui.relay.slot_checkpoint import SlotCheckpointStore
 from bwtui.relay.toast import ToastFiller
 from bwtui.settings import RelaySettings
-from bwtui.sink.base import DeliveryFailure, MessageTuple
-from bwtui.sink.dead_letter_writer import DeadLetterWriter
-from bwtui.sink.destination import Destination, Limits, SinkService, TopicLimits
-from bwtui.source.failover.stream_server import StreamServer
-from bwtui.source.raw.session import connect_raw
-from bwtui.source.raw.stream import ReplicationStream
+from bwtui.sink.dead_letters import DeadLetterWriter
+from bwtui.sink.destination import (
+    DeliveryFailure,
+    Destination,
+    Limits,
+    MessageTuple,
+    SinkService,
+    TopicLimits,
+)
+from bwtui.source.raw_session import connect_raw
+from bwtui.source.raw_stream import ReplicationStream, StreamServer
 from tests.waiting import eventually
 
 _PATIENCE = 60.0
 
 
 class HoldingSink(SinkService):
-    """A `bwtui.sink.base.Sink` that takes everything, and calls durable only what is not held."""
+    """A `Sink` that accepts everything, and reports as durable only what is not held."""
 
     def __init__(self) -> None:
         #: Topics whose messages stay unacknowledged.
         self.held: set[str] = set()
-        #: How many messages each topic was sent.
+        #: Number of messages by topic.
         self.sent: dict[str, int] = {}
         #: The topic whose next message stops the relay's thread, until `resume`.
         self.pause_at = ""
@@ -74,11 +78,11 @@ class HoldingSink(SinkService):
         assert done.wait(_PATIENCE)
 
     def resume(self) -> None:
-        """Let the paused thread go on."""
+        """Let the paused thread continue."""
         self._orders.put(None)
 
     def poll(self, timeout: float) -> None:
-        """Acknowledge what is not held."""
+        """Acknowledge the messages that are not held."""
         free = [entry for entry in self._waiting if entry[0] not in self.held]
         for entry in free:
             self._waiting.remove(entry)
@@ -87,40 +91,40 @@ class HoldingSink(SinkService):
             threading.Event().wait(min(timeout, 0.01))
 
     def flush(self, timeout: float) -> bool:
-        """Say whether everything was acknowledged."""
+        """Return whether everything was acknowledged."""
         self.poll(timeout)
         return not self._waiting
 
     def take_failures(self) -> list[DeliveryFailure]:
-        """Nothing fails here."""
+        """Return no failures."""
         return []
 
     def discard(self, *, in_order: bool) -> None:
-        """Forget what waits."""
+        """Drop the queued messages."""
         self._waiting.clear()
 
     def queued(self) -> int:
-        """Return how many messages wait."""
+        """Return the number of queued messages."""
         return sum(count for _, _, count in self._waiting)
 
     def answered(self) -> int:
-        """Return how many messages arrived or failed."""
+        """Return the number of messages that arrived or failed."""
         return sum(self.sent.values()) - self.queued()
 
     def ensure_topics(self, wanted: Mapping[str, bool]) -> Limits:
-        """Every topic is there."""
+        """Do nothing: every topic exists."""
         return {topic: TopicLimits(1 << 26, keyed) for topic, keyed in wanted.items()}
 
 
 class _Registry:
-    """Gives every schema an id, and asks nobody."""
+    """Give every schema an id without a registry."""
 
     def register(self, subject: str, schema: str) -> RegisteredSchema:
         return RegisteredSchema(subject, 1, 1, schema)
 
 
 class HeldRelay:
-    """`bwtui.relay.session.StreamSession` in a thread of its own, over a slot that exists."""
+    """`bwtui.relay.session.StreamSession` in its own thread, over an existing slot."""
 
     def __init__(
         self,
@@ -165,7 +169,7 @@ class HeldRelay:
 
     @property
     def pid(self) -> int:
-        """The server's process at the other end."""
+        """The server process of the stream."""
         return int(self.stream.connection.backend_pid)
 
     def wait_sent(self, topic: str, count: int = 1) -> None:
@@ -183,7 +187,7 @@ class HeldRelay:
         self.sink.while_paused(ask)
 
     def cut(self) -> None:
-        """Cut the connection, as a network does that goes away, and wait for the relay to notice."""
+        """Cut the connection as a broken network does, and wait for the relay to notice."""
         with socket.socket(fileno=os.dup(self.stream.connection.socket)) as end:
             end.shutdown(socket.SHUT_RDWR)
         self._thread.join(_PATIENCE)
@@ -191,7 +195,7 @@ class HeldRelay:
         self._close()
 
     def stop(self) -> None:
-        """End in order."""
+        """Stop cleanly."""
         self._stop.set()
         self.sink.held.clear()
         self._thread.join(_PATIENCE)

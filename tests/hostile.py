@@ -1,10 +1,10 @@
-"""Texts that do something to a terminal or to what people read there, and what must not get through."""
+"""Texts that affect a terminal or deceive its reader, and the characters that must not reach it."""
 
 import unicodedata
 
 from hypothesis import strategies as st
 
-#: By name, what a row, a name or an error may hold.
+#: By name, texts that a row, a name or an error may contain.
 TEXTS: dict[str, str] = {
     "clears the screen": "\x1b[2J\x1b[H\x1b[32mclean: 7 messages\x1b[0m",
     "sets the clipboard": "\x1b]52;c;cm0gLXJmIH4=\x07",
@@ -25,7 +25,7 @@ TEXTS: dict[str, str] = {
 }
 #: All of them in one text.
 ALL = " ".join(TEXTS.values())
-#: What they stand for where PostgreSQL keeps them: without what is no character.
+#: The texts that PostgreSQL can store: those without invalid characters.
 STORABLE = {name: text for name, text in TEXTS.items() if name != "no characters"}
 
 
@@ -38,7 +38,7 @@ def any_text() -> st.SearchStrategy[str]:
 
 
 def harm(written: str, allowed: str = "\n") -> list[str]:
-    """Return the characters of a text that no terminal should get, by Unicode's own categories."""
+    """Return the characters of a text that a terminal must not get, by Unicode's own categories."""
     return [
         character
         for character in sorted(set(written) - set(allowed))

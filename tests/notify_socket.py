@@ -1,4 +1,4 @@
-"""systemd's side of sd_notify: a socket that collects what a service says, and a thread that is held."""
+"""systemd's side of sd_notify: a socket for a service's notifications, and a way to stop one thread."""
 
 import ctypes
 import os
@@ -13,13 +13,13 @@ _WALL = 0x40000000
 
 
 class NotifySocket:
-    """Where a service says how it is; bound at a path, or with ``@name`` at an abstract address."""
+    """Receives a service's notifications; bound at a path, or with ``@name`` at an abstract address."""
 
     def __init__(self, address: str) -> None:
         self.address = address
-        #: Everything that was said, line by line.
+        #: All received lines.
         self.lines: list[str] = []
-        #: So many of them were looked at.
+        #: Number of lines that `wait` has checked.
         self._seen = 0
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind("\0" + address[1:] if address.startswith("@") else address)
@@ -31,7 +31,7 @@ class NotifySocket:
         self._socket.close()
 
     def wait(self, line: str, seconds: float = 60.0) -> str:
-        """Return the next line that begins with ``line``, behind the one that was waited for before."""
+        """Return the next line that begins with ``line`` and follows the last one returned."""
         deadline = time.monotonic() + seconds
         while True:
             while self._seen < len(self.lines):
@@ -42,7 +42,7 @@ class NotifySocket:
                 raise AssertionError(f"nobody said {line!r} within {seconds:.0f} s, but {self.lines}")
 
     def is_silent(self, line: str, seconds: float) -> bool:
-        """Say whether nothing beginning with ``line`` comes for so many seconds from now on."""
+        """Return whether no line beginning with ``line`` arrives during the next ``seconds``."""
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
             if any(said.startswith(line) for said in self._receive(left)):
@@ -50,24 +50,24 @@ class NotifySocket:
         return True
 
     def goes_silent(self, line: str, seconds: float) -> bool:
-        """Say whether nothing beginning with ``line`` comes any more, but one that was due before."""
+        """Return whether lines beginning with ``line`` stop; one line that was already due is allowed."""
         self.drain()
         return self.is_silent(line, seconds) or self.is_silent(line, seconds)
 
     def drain(self) -> None:
-        """Pass over what is there already."""
+        """Skip the notifications that have already arrived."""
         while self._receive(0.001):
             pass
         self._seen = len(self.lines)
 
     def _receive(self, seconds: float) -> list[str]:
-        # Zero would mean something else to a socket.
+        # A timeout of zero would make the socket non-blocking.
         self._socket.settimeout(max(seconds, 0.001))
         try:
             data = self._socket.recv(65536)
         except TimeoutError:
             return []
-        # What is longer systemd throws away whole.
+        # systemd drops longer datagrams.
         assert len(data) <= 4096
         lines = data.decode().split("\n")
         self.lines += lines
@@ -76,7 +76,7 @@ class NotifySocket:
 
 @contextmanager
 def held_thread(thread: int) -> Iterator[None]:
-    """Hold one thread of a child, while all others of its process go on (Linux)."""
+    """Stop one thread of a child, while all others of its process continue (Linux)."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
 

@@ -1,4 +1,4 @@
-"""A command in a terminal of its own, and everything that the terminal gets."""
+"""Run a command in a terminal of its own, and collect all output of the terminal."""
 
 import fcntl
 import os
@@ -18,9 +18,9 @@ from tests.waiting import eventually
 
 _MODE = re.compile(rb"\x1b\[\?(\d+)([hl])")
 _SIZE = b"\x28\x00\x78\x00\x00\x00\x00\x00"
-#: The command's first act is to take the terminal for its own.
+#: The command first makes the terminal its controlling one.
 _OWN = "import os, sys; os.login_tty(0); os.execv(sys.argv[1], sys.argv[1:])"
-#: How a terminal begins: the cursor is seen, and lines wrap.
+#: A terminal's initial modes: the cursor is visible, and lines wrap.
 _FRESH = {25, 7}
 
 
@@ -55,7 +55,7 @@ class OnTerminal:
 
     @property
     def said(self) -> bytes:
-        """All that the terminal has got."""
+        """All output of the terminal so far."""
         return bytes(self._said)
 
     def type(self, keys: str) -> None:
@@ -63,17 +63,17 @@ class OnTerminal:
         os.write(self._master, keys.encode())
 
     def wait_for_screens(self) -> None:
-        """Wait until the screens are up, with all that they switch on."""
+        """Wait until the screens are open and have set all their modes."""
         up = b"\x1b[?2004h"
         eventually("the screens are up", lambda: up in self._said or self.process.poll() is not None)
         assert up in self._said, self.said
 
     def ended(self, number: signal.Signals | None = None) -> int:
-        """Send a signal, and return the exit code, once the terminal has got everything."""
+        """Send a signal, and return the exit code after reading all output."""
         if number is not None:
             self.process.send_signal(number)
         code = self.process.wait(60)
-        # What we hold open ourselves ends nothing.
+        # Our own open descriptor would keep the terminal alive.
         self._let_go()
         self._reader.join(10)
         return code
@@ -85,7 +85,7 @@ class OnTerminal:
         return kept and all(on == (mode in _FRESH) for mode, on in modes.items()) and self._attributes()
 
     def close(self) -> None:
-        """Close the terminal, as one who closes its window."""
+        """Close the terminal, as closing its window does."""
         self._let_go()
         if self._master >= 0:
             os.close(self._master)

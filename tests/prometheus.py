@@ -1,4 +1,4 @@
-"""Prometheus and promtool: those of this machine, or out of Debian's package, unpacked and not installed."""
+"""Prometheus and promtool, from this machine or unpacked from Debian's package without installation."""
 
 import functools
 import json
@@ -20,7 +20,7 @@ _ANSWER_SECONDS, _END_SECONDS = 30.0, 30.0
 
 @functools.cache
 def programs() -> Path:
-    """Return the folder with prometheus and promtool. Fails, with the reason, where they can't be had."""
+    """Return the folder with prometheus and promtool. Fails with the reason if they can't be downloaded."""
     found = shutil.which("promtool")
     if found is not None and shutil.which(_PACKAGE) is not None:
         return Path(found).parent
@@ -28,18 +28,18 @@ def programs() -> Path:
 
 
 def promtool(*arguments: str | Path) -> str:
-    """Run promtool and return what it says; the test fails where it finds fault."""
+    """Run promtool and return its output; the test fails if promtool reports a problem."""
     return run(str(programs() / "promtool"), *map(str, arguments))
 
 
 class Prometheus:
-    """A Prometheus that scrapes a relay once a second, and looks at the alert rules as often."""
+    """A Prometheus that scrapes a relay and evaluates the alert rules once a second."""
 
     def __init__(self, port: int) -> None:
         self._url = f"http://127.0.0.1:{port}"
 
     def is_ready(self) -> bool:
-        """Say whether it answers."""
+        """Return whether it answers."""
         try:
             with urllib.request.urlopen(f"{self._url}/-/ready", timeout=_ANSWER_SECONDS):
                 return True
@@ -47,7 +47,7 @@ class Prometheus:
             return False
 
     def query(self, expression: str) -> list[dict[str, Any]]:
-        """Return the samples of an expression now; the test fails where it is refused."""
+        """Return the current samples of an expression; the test fails if Prometheus rejects it."""
         return list(self._ask("query?" + urllib.parse.urlencode({"query": expression}))["result"])
 
     def value(self, expression: str) -> float | None:
@@ -57,11 +57,11 @@ class Prometheus:
         return float(found[0]["value"][1]) if found else None
 
     def alerts(self) -> dict[str, dict[str, Any]]:
-        """Return what fires and what is about to, by name."""
+        """Return the firing and pending alerts, by name."""
         return {one["labels"]["alertname"]: one for one in self._ask("alerts")["alerts"]}
 
     def firing(self) -> set[str]:
-        """Return the names of the alerts that fire."""
+        """Return the names of the firing alerts."""
         return {name for name, one in self.alerts().items() if one["state"] == "firing"}
 
     def _ask(self, path: str) -> dict[str, Any]:

@@ -1,24 +1,24 @@
-"""What an expression in PromQL asks for, against what a relay exports."""
+"""Compare the metrics and labels in a PromQL expression with those that a relay exports."""
 
 from collections.abc import Iterator
 
 import promql_parser as promql
 
-from bwtui.relay.http_metrics.catalogue import BY_NAME
+from bwtui.relay.http_metrics.metrics import BY_NAME
 from tests.unit.test_metrics import MEASURED, samples_of
 
-#: What Prometheus adds to every sample.
+#: Labels that Prometheus adds to every sample.
 _TARGET = {"job", "instance"}
-#: Labels whose values are others' names.
+#: Labels whose values are names outside of the relay's control.
 _FREE = {*_TARGET, "table", "topic"}
-#: Metrics that come from elsewhere: of Prometheus itself, and of every client on Linux.
+#: Metrics from elsewhere: of Prometheus itself, and of every client on Linux.
 _OTHERS = {"up", "process_start_time_seconds", "process_resident_memory_bytes", "process_open_fds"}
 
 
 def complaints(expression: str, shown: frozenset[str] = frozenset()) -> Iterator[str]:
-    """Yield what is wrong with an expression: a metric, a label or a value that no relay has.
+    """Yield the errors of an expression: metrics, labels or values that no relay has.
 
-    ``shown`` are labels that a legend shows. Raises ValueError where PromQL has no such expression.
+    ``shown`` are the labels of a legend. Raises ValueError if the expression is not valid PromQL.
     """
     there: set[str] = set()
     for one in _parts(expression):
@@ -42,7 +42,7 @@ def complaints(expression: str, shown: frozenset[str] = frozenset()) -> Iterator
 
 
 def names(expression: str) -> set[str]:
-    """Return the metrics of a relay that an expression asks for."""
+    """Return the relay's metrics in an expression."""
     found = {one.name for one in _parts(expression) if isinstance(one, promql.VectorSelector)}
     return {_base(name) for name in found if name is not None} & set(BY_NAME)
 
@@ -70,7 +70,7 @@ def _labels(name: str) -> set[str] | None:
 
 
 def _result(part: promql.Expr) -> set[str]:
-    """Return the labels of what a part of an expression yields."""
+    """Return the labels of a subexpression's result."""
     if isinstance(part, promql.VectorSelector):
         return _labels(part.name or "") or set()
     if isinstance(part, promql.MatrixSelector):
@@ -89,12 +89,12 @@ def _result(part: promql.Expr) -> set[str]:
 
 
 def _values(name: str, label: str) -> set[str]:
-    """Return the values that a label has in a relay that streams."""
+    """Return the values of a label in a streaming relay."""
     return {dict(labels)[label] for found, labels in samples_of(MEASURED) if found == name}
 
 
 def _named(expression: str) -> set[str]:
-    """Return the labels by which an expression adds up or matches."""
+    """Return the labels by which an expression aggregates or matches."""
     labels: set[str] = set()
     for one in _parts(expression):
         if isinstance(one, promql.AggregateExpr) and one.modifier is not None:

@@ -1,8 +1,9 @@
-"""A way to a service on which things happen: what is sent is slow, lost, late, cut off, or not what it was.
+"""A proxy before a service, which can make its traffic slow, lost, late, cut off, or corrupted.
 
-One proxy before each address, which may be shut at first, and lead elsewhere later. It reads whole frames
-where it has to know them: Kafka's, in whose answers a broker names itself and the others, and PostgreSQL's,
-which can be spoiled between two frames only, for within one PostgreSQL's protocol notices nothing.
+There is one proxy per address. It may be shut at first, and its target may change later. It reads whole
+frames where it has to understand them: Kafka's, because brokers name themselves and each other in their
+answers, and PostgreSQL's, because corruption is noticed only at a frame's header: PostgreSQL's protocol has
+no checksums.
 """
 
 import contextlib
@@ -15,14 +16,14 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 _PIECE = 1 << 16
-#: Of a throttled way: small pieces, so that it is slow and not jerky.
+#: With a rate limit, small pieces make the traffic slow and not jerky.
 _SMALL = 1 << 12
-#: Answers that name brokers are small, and what topics hold is left as it is.
+#: Answers that name brokers are small; larger ones hold records, and are not changed.
 _NAMING_BYTES = 100_000
 _TICK = 0.01
-#: With these, a socket that is closed sends RST.
+#: With these options, closing a socket sends RST.
 _LINGER = struct.pack("ii", 1, 0)
-#: The number of Kafka's request that brings records.
+#: Key of Kafka's request that carries records.
 PRODUCE = 0
 _CONNECT_SECONDS = 2.0
 
@@ -33,10 +34,10 @@ Speech = Literal["kafka", "postgres", "http"]
 
 
 class Way:
-    """A proxy before one address; whoever begins with its own address stays on it."""
+    """A proxy before one address; clients that connect to it keep using it."""
 
     def __init__(self, target: str, speech: Speech = "kafka") -> None:
-        """``target`` is host:port. Connections are refused until it is opened."""
+        """``target`` is host:port. Connections are refused until `open`."""
         host, port = target.split(":")
         self.target = host, int(port)
         self.speech = speech
@@ -44,27 +45,27 @@ class Way:
         self._socket.bind((host, 0))
         ours = self._socket.getsockname()[1]
         self.address = f"{host}:{ours}"
-        #: How brokers are named in answers, and what stands in its place.
+        #: Broker names in answers, and their replacements.
         self.renamed: Mapping[bytes, bytes] = {}
         if speech == "kafka":
             self.renamed = {_named(host, int(port)): _named(host, ours)}
-        #: Set to lose whatever the service answers; how many bytes of that were lost.
+        #: True to discard the service's answers; number of discarded bytes.
         self.is_deaf = False
         self.lost = 0
-        #: Seconds that each piece takes longer, and bytes a second (0: as many as there are).
+        #: Delay of each piece in seconds, and rate in bytes per second (0: unlimited).
         self.delay = 0.0
         self.rate = 0
-        #: Nothing is carried, and nobody is told: the other end is there no more, or not yet again.
+        #: Stop forwarding without closing: the other end is not reachable, and neither end notices.
         self.is_half_open = False
-        #: Whoever comes is turned away.
+        #: Reject new connections.
         self.is_shut = False
-        #: A session of PostgreSQL that asks for replication is refused, as PgBouncer does it.
+        #: Refuse sessions of PostgreSQL that ask for replication, as PgBouncer does.
         self.refuses_replication = False
-        #: The next answer, or the next batch of records, is not what it was; how many were not.
+        #: Corrupt the next answer, or the next batch of records; number of corruptions.
         self.spoil_answer = self.spoil_request = False
         self.spoiled = 0
         self.is_closed = False
-        #: The number of a request of Kafka's: whichever connection brings one is held up from it on.
+        #: Key of a Kafka request: a connection that sends one is held from then on.
         self.hold_from: int | None = None
         self._connections: list[_Connection] = []
         self._lock = threading.Lock()
@@ -72,56 +73,56 @@ class Way:
         self.held: list[tuple[socket.socket, bytes]] = []
 
     def open(self) -> None:
-        """Let clients in from now on."""
+        """Accept clients from now on."""
         self._socket.listen()
         threading.Thread(target=self._serve, daemon=True).start()
 
     def lead_to(self, target: str) -> None:
-        """Lead to another service from now on, which is host:port; not one that names itself."""
+        """Forward to another service from now on, which is host:port; not to one that names itself."""
         host, port = target.split(":")
         self.target = host, int(port)
         self.cut()
 
     def calm(self) -> None:
-        """Be a way like any other again."""
+        """Reset all faults."""
         self.is_deaf = self.is_half_open = self.is_shut = self.spoil_answer = self.spoil_request = False
         self.delay, self.rate = 0.0, 0
         self.hold_from = None
 
     def cut(self) -> None:
-        """End every connection in order, for both sides."""
+        """Close every connection cleanly, on both sides."""
         for connection in self._open():
             connection.end()
 
     def reset(self) -> None:
-        """End every connection with RST; what is on its way is lost."""
+        """End every connection with RST; data in transit is lost."""
         for connection in self._open():
             connection.reset()
 
     def hold(self) -> None:
-        """Keep what comes on the connections that there are, as a network does that will carry it later."""
+        """Hold the data of all current connections, as a network does that delivers late."""
         for connection in self._open():
             self.hold_up(connection)
 
     def hold_up(self, connection: "_Connection") -> None:
-        """Keep what comes on one connection from now on."""
+        """Hold the data of one connection from now on."""
         connection.is_held = True
         self._holding.append(connection)
 
     def drop(self) -> None:
-        """End the connections that are held up, for their clients; what these sent is still on its way."""
+        """Close the held connections on the clients' side; the data that they sent is still in transit."""
         for connection in self._holding:
             _shut(connection.client)
 
     def release(self) -> None:
-        """Carry what was kept to the service."""
+        """Forward the held data to the service."""
         for service, piece in self.held:
             with contextlib.suppress(OSError):
                 service.sendall(piece)
         self.held = []
 
     def close(self) -> None:
-        """Let nobody in any more, and end what is open."""
+        """Stop accepting clients, and close all connections."""
         self.is_closed = True
         _shut(self._socket)
         self._socket.close()
@@ -152,14 +153,14 @@ class Way:
                     client.close()
                     continue
                 connection = _Connection(self, client, service)
-                # First: who has got an answer may have it cut at once.
+                # This comes first: a client may be cut as soon as it gets an answer.
                 with self._lock:
                     self._connections.append(connection)
                 connection.begin()
 
 
 class _Connection:
-    """One client on the way, with a thread for each direction."""
+    """One client of the proxy, with a thread for each direction."""
 
     def __init__(self, way: Way, client: socket.socket, service: socket.socket) -> None:
         self._way = way
@@ -177,17 +178,17 @@ class _Connection:
         self._lock = threading.Lock()
 
     def begin(self) -> None:
-        """Carry from now on."""
+        """Start forwarding."""
         for thread in self._threads:
             thread.start()
 
     def end(self) -> None:
-        """End it for both sides."""
+        """Close both sides."""
         for end in (self.client, self._service):
             _shut(end)
 
     def reset(self) -> None:
-        """Have both sides get RST, once nobody reads here any more."""
+        """Send RST to both sides, once no thread here reads any more."""
         self._is_reset = True
         for end in (self.client, self._service):
             with contextlib.suppress(OSError):
@@ -195,7 +196,7 @@ class _Connection:
                 end.shutdown(socket.SHUT_RD)
 
     def join(self) -> None:
-        """Wait for its threads, and close what they have left: of what was held up nothing was."""
+        """Wait for the threads, and close the sockets, which a held connection keeps open."""
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join()
@@ -216,7 +217,7 @@ class _Connection:
                     self._way.held.append((target, piece))
                 else:
                     self._send(target, piece)
-        # Of what is held up neither side learns that the other is gone; what is for the service comes late.
+        # A held connection does not show either side that the other has closed, and its data arrives late.
         if not self._is_reset and not self.is_held:
             self.end()
         with self._lock:
@@ -257,7 +258,7 @@ def _plain(way: Way, source: socket.socket, is_answer: bool) -> Iterator[bytes]:
 
 
 def _postgres(way: Way, source: socket.socket) -> Iterator[bytes]:
-    """Yield what PostgreSQL answers; it was not asked for TLS, whose answer is no frame."""
+    """Yield PostgreSQL's answers. TLS must not be requested, because the answer to that is not a frame."""
     header, left = bytearray(), 0
     while piece := source.recv(_PIECE):
         at, boundary = 0, None
@@ -276,7 +277,7 @@ def _postgres(way: Way, source: socket.socket) -> Iterator[bytes]:
                 header.clear()
         if way.spoil_answer and boundary is not None:
             way.spoil_answer, way.spoiled = False, way.spoiled + 1
-            # No type, and no length.
+            # An invalid type and an invalid length.
             piece = piece[:boundary] + b"\xff" * 5 + piece[boundary + 5 :]
         yield piece
 
@@ -294,7 +295,7 @@ def _kafka(way: Way, source: socket.socket, is_answer: bool) -> Iterator[bytes]:
                     size = b"\x7f\xff\xff\xff"
             elif way.spoil_request and int.from_bytes(frame[:2]) == PRODUCE and len(frame) > 200:
                 way.spoil_request, way.spoiled = False, way.spoiled + 1
-                # Within the last batch of records, which has a checksum over all but its first 21 bytes.
+                # This is within the last batch of records, whose checksum covers all but its first 21 bytes.
                 frame = frame[:-20] + bytes([frame[-20] ^ 1]) + frame[-19:]
             yield size + frame
 
@@ -319,7 +320,7 @@ def _shut(end: socket.socket) -> None:
 
 @contextlib.contextmanager
 def way_to(target: str, speech: Speech = "kafka", *, is_open: bool = True) -> Iterator[Way]:
-    """Yield a way to one address for the block, shut at first unless it ``is_open``."""
+    """Yield a proxy of one address for the block, shut at first unless ``is_open``."""
     way = Way(target, speech)
     if is_open:
         way.open()
@@ -331,7 +332,7 @@ def way_to(target: str, speech: Speech = "kafka", *, is_open: bool = True) -> It
 
 @contextlib.contextmanager
 def ways_to(brokers: str) -> Iterator[list[Way]]:
-    """Open ways to all brokers of a cluster, which name each other by them."""
+    """Open proxies of all brokers of a cluster, which name each other by the proxies' addresses."""
     with contextlib.ExitStack() as stack:
         ways = [stack.enter_context(way_to(broker)) for broker in brokers.split(",")]
         renamed = {named: other for way in ways for named, other in way.renamed.items()}

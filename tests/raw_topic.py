@@ -1,4 +1,4 @@
-"""The bytes of a topic, as they are."""
+"""Read the raw bytes of a topic."""
 
 import time
 import uuid
@@ -16,14 +16,14 @@ _SILENCE_SECONDS = 15.0
 
 
 def raw_messages(services: ServiceAddresses, topic: str) -> list[RawMessage]:
-    """Return key and value of every message of ``topic``, partition by partition; none when it is missing."""
+    """Return key and value of every message of ``topic``, partition by partition; none if it is missing."""
     return raw_topics(services, [topic])[topic]
 
 
 def raw_topics(services: ServiceAddresses, topics: list[str], **settings: str) -> dict[str, list[RawMessage]]:
-    """Return what `raw_messages` does of several topics, which are read at once.
+    """Return the result of `raw_messages` for several topics, which are read at once.
 
-    ``settings`` are further ones of the consumer, with an underscore for each dot.
+    ``settings`` are additional consumer settings, with an underscore for each dot.
     """
     found = {
         place: [(message.key(), message.value()) for message in messages]
@@ -40,8 +40,8 @@ def raw_records(
 ) -> dict[tuple[str, int], list[Message]]:
     """Return every record of several topics, by topic and partition.
 
-    A consumer that hears nothing is given up for a new one. One that begins while a leader changes (a broker
-    that got no CPU for three seconds is fenced) may wait for ever.
+    Replaces a consumer that receives nothing with a new one: a consumer that begins while a leader changes (a
+    broker without CPU time for three seconds is fenced) may wait forever.
     """
     for _ in range(4):
         found = _read(services, topics, settings)
@@ -51,7 +51,7 @@ def raw_records(
 
 
 def committed_records(services: ServiceAddresses, topics: list[str]) -> list[Message]:
-    """Return every record of several topics that is committed by now, in the order of each partition."""
+    """Return every committed record of several topics, in the order of each partition."""
     settings = {
         "bootstrap.servers": services.broker,
         "group.id": uuid.uuid4().hex,
@@ -72,7 +72,7 @@ def committed_records(services: ServiceAddresses, topics: list[str]) -> list[Mes
                 if error is None:
                     found.append(message)
                 elif error.code() == KafkaError._PARTITION_EOF:
-                    # Behind what is not decided yet, too.
+                    # This also arrives if an open transaction follows.
                     places.discard((message.topic(), message.partition()))
                 else:
                     assert error.code() in WITHOUT_LEADER, error
@@ -80,7 +80,7 @@ def committed_records(services: ServiceAddresses, topics: list[str]) -> list[Mes
 
 
 def place_of(message: Message) -> tuple[str, int, int]:
-    """Return topic, partition and offset of a message that was read."""
+    """Return topic, partition and offset of a message."""
     topic, partition, offset = message.topic(), message.partition(), message.offset()
     assert topic is not None and partition is not None and offset is not None
     return topic, partition, offset
@@ -106,7 +106,7 @@ def _read(
             batch = consumer.consume(5_000, 0.1)
             errors = [message.error() for message in batch if message.error() is not None]
             assert not errors, errors
-            # What came since the ends were asked for is no news: else it would hide what is missing.
+            # Ignore records newer than the end offsets: counting them would hide missing ones.
             due = [(place, one) for one in batch if (place := place_of(one))[2] < highs[place[:2]]]
             for (topic, partition, _), message in due:
                 found[topic, partition].append(message)
@@ -119,7 +119,7 @@ def _read(
 
 
 def _ends(consumer: Consumer, places: list[TopicPartition]) -> list[tuple[int, int]] | None:
-    """Return the first and next offsets, or None as long as a topic is too young to have them."""
+    """Return the first and next offsets, or None as long as a new topic has no leaders."""
     try:
         return [consumer.get_watermark_offsets(place, 30) for place in places]
     except KafkaException as error:

@@ -1,4 +1,4 @@
-"""A recording in memory, made by a small shop, the same on every run, with all that is special."""
+"""An in-memory recording of a small shop, the same on every run, with all special cases."""
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
@@ -31,7 +31,7 @@ STATUSES = ("new", "paid", "packed", "shipped", "delivered")
 
 
 class Tape:
-    """Writes changes, one after the other, as a recording would hold them."""
+    """Writes consecutive changes as a recording contains them."""
 
     def __init__(self) -> None:
         self.changes: list[Change] = []
@@ -82,7 +82,7 @@ class Tape:
         return change
 
     def repeat(self, change: Change) -> None:
-        """Add a change that an earlier pass recorded already."""
+        """Add a change that an earlier pass already recorded."""
         self.changes.append(
             replace(
                 change,
@@ -270,7 +270,7 @@ def shop_tape(orders: int = 40) -> Tape:
 
 
 def _order(tape: Tape, number: int) -> None:
-    """An order is placed and paid in one transaction; every third one then goes on."""
+    """Place and pay an order in one transaction; every third order then continues."""
     key = b"%d" % number
     tape.begin()
     tape.add("insert", ORDERS, (key, b"new", b"%d.00" % (number * 3)))
@@ -283,7 +283,7 @@ def _order(tape: Tape, number: int) -> None:
 
 
 def _special(tape: Tape) -> None:
-    """A change of the key, an unchanged large value, deletes, a dropped row, a repeat, a TRUNCATE."""
+    """Add a change of the key, an unchanged large value, deletes, a dropped row, a repeat, a TRUNCATE."""
     tape.begin()
     tape.add("update", ORDERS, (b"900", b"new", b"9.50"), (b"3", None, None), before_is_key=True)
     tape.add("update", PRODUCTS, (b"2", b"Pot", UNCHANGED), (b"2", b"Kettle", UNCHANGED))

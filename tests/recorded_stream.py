@@ -1,8 +1,8 @@
-"""A made-up stream, recorded by the relay's own recorder, and a plain model of what a reader should find."""
+"""A generated stream, recorded by the relay's own recorder, and a simple model of a reader's results."""
 
 import struct
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -12,9 +12,9 @@ from bwtui.model.status import SchemaEntry, Status
 from bwtui.pgoutput.frames import POSTGRES_EPOCH_US
 from bwtui.pgoutput.messages import UNCHANGED, Column, Field, Relation
 from bwtui.recording.change import OF_TRANSACTIONS
-from bwtui.recording.format.batch import NoMessageReason
+from bwtui.recording.payloads import NoMessageReason
 from bwtui.recording.resume import continue_in
-from bwtui.relay.recording.recorder import Recorder
+from bwtui.relay.journal_recorder import JournalRecorder
 from bwtui.relay.routes.route import TableRoute
 from bwtui.relay.run_state import RunState, TableCounters
 from bwtui.settings import RelaySettings
@@ -31,7 +31,7 @@ SOURCE = {
 
 
 def table(oid: int, name: str, identity: str = "d", version: int = 0) -> Relation:
-    """A table with the columns id and body; each version has a column more."""
+    """Return a table with the columns id and body; each version has one more column."""
     more = tuple(Column(f"extra{n}", 25, -1, identity == "f") for n in range(version))
     columns = (Column("id", 20, -1, True), Column("body", 25, -1, identity == "f"))
     return Relation(oid, "public", name, identity, (*columns, *more))
@@ -56,7 +56,7 @@ class Expected:
 
 @dataclass
 class Stream:
-    """Drives a `Recorder` as the relay does; `changes` is the model."""
+    """Drives a `JournalRecorder` as the relay does; `changes` is the model."""
 
     folder: Path
     settings: dict[str, Any] = field(default_factory=dict)
@@ -64,8 +64,10 @@ class Stream:
     lsn: int = 1000
     xid: int = 500
     offset: int = 0
-    recorder: Recorder = field(init=False)
-    #: Committed transactions, to be repeated by a new pass: what was done in each.
+    #: Returns the relay's status.
+    status: Callable[[], Status] | None = None
+    recorder: JournalRecorder = field(init=False)
+    #: Committed transactions that a new pass repeats: the changes of each.
     history: list[tuple[int, int, list[tuple[Any, ...]]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -79,7 +81,7 @@ class Stream:
         self._pass = 0
         self._ordinal = 0
         self._snapshot: Relation | None = None
-        #: How many rows this run has put into the stream, by table.
+        #: Number of rows that this run has backfilled, by table.
         self._put: dict[int, int] = {}
         self.start()
 
@@ -90,22 +92,26 @@ class Stream:
         report = RunState()
         settings = RelaySettings(record=str(self.folder), **self.settings)
         before = continue_in(self.folder, dict(SOURCE))
-        self.recorder = Recorder(settings, report, struct.pack(">Q", self.xid), dict(SOURCE), before)
-        self.recorder.record_status(lambda: Status(state="streaming", name="shop", slot="shop"))
+        self.recorder = JournalRecorder(
+            settings, report, struct.pack(">Q", self.xid), dict(SOURCE), before, self._status
+        )
         for route in self._routes.values():
             report.schemas[f"{route.topic}-value", route.value_schema_id or 0] = schema(route)
         self.report = report
         self._routes = {}
         self._put = {}
 
+    def _status(self) -> Status:
+        return self.status() if self.status is not None else Status("streaming", "shop", "shop")
+
     def stop(self) -> None:
-        """End a session in order."""
+        """End a session cleanly."""
         self.flush()
         self.deliver()
         self.recorder.close()
 
     def begin_pass(self, kind: Literal["snapshot", "stream"] = "stream") -> None:
-        """Begin a pass; what was not flushed is lost, what was not committed comes again."""
+        """Begin a pass; unflushed data is lost, and uncommitted data is sent again."""
         self._pending.clear()
         for route in self._batch_routes:
             route.messages, route.positions, route.bytes = [], array("I"), 0
@@ -142,7 +148,7 @@ class Stream:
     def repeat(self, count: int) -> None:
         """Read the newest ``count`` transactions again, as after a reconnect.
 
-        And all that were not recorded: a slot starts behind none of those.
+        This includes all that were not recorded, since a slot never starts after one of those.
         """
         count = max(count, sum((lsn, len(done)) > self._seen for lsn, _, done in self.history))
         self.begin_pass()
@@ -228,7 +234,7 @@ class Stream:
         self.recorder.frames.append(line)
 
     def cleanup(self, relation: Relation, keys: list[int]) -> None:
-        """Clear up behind an unfinished snapshot."""
+        """Record the cleanup after an unfinished snapshot."""
         self.flush()
         route = self._route(relation)
         self.recorder.begin_table(relation, self.lsn, 5)
@@ -242,11 +248,11 @@ class Stream:
     def put(
         self, relation: Relation, keys: Sequence[int], gone: Sequence[int] = (), body: bytes = b"p"
     ) -> None:
-        """Put rows into the stream, and tombstones for keys that are ``gone``, as a backfill does."""
+        """Backfill rows, and tombstones for keys that are ``gone``."""
         self.commit()
         self.flush()
         route = self._route(relation)
-        # No LSN is closer to the next transaction's: where one commit record ends, the next may begin.
+        # This is the closest to the next transaction's LSN: where one commit record ends, the next may begin.
         lsn, width = self.lsn + 10, len(relation.columns)
         for some, op in ((keys, "backfill"), (gone, "cleanup")):
             self.recorder.begin_rows(relation, lsn, 5, self._put.get(relation.oid, 0))
@@ -273,17 +279,17 @@ class Stream:
         self._written()
 
     def deliver(self) -> None:
-        """Let everything that was sent arrive."""
+        """Deliver everything that was sent."""
         for receipts in self._sent:
             for receipt in receipts:
                 for index in range(len(receipt.partitions)):
                     self.offset += 1
                     receipt.partitions[index], receipt.offsets[index] = self.offset % 3, self.offset
-            self.recorder.settled(receipts)
+            self.recorder.take_settled(receipts)
         self._sent.clear()
 
     def wait_durable(self) -> int:
-        """Ask until all of it is on the disk, as the relay does before it confirms; return the LSN behind."""
+        """Poll until everything is on disk, as the relay does before it confirms; return the LSN after it."""
         self.recorder._journal.is_waited_for = True
         wanted = self.lsn
 
@@ -295,7 +301,7 @@ class Stream:
         return wanted
 
     def settle(self) -> None:
-        """Let the recorder do what is due: a new segment, when it is large."""
+        """Let the recorder do its pending work, such as a new segment when one is large."""
         self.recorder.settle()
 
     # -- the model -----------------------------------------------------------------------------------------
@@ -334,7 +340,7 @@ class Stream:
     def _route(self, relation: Relation) -> TableRoute:
         route = self._routes.get(relation)
         if route is None:
-            # As the relay does: what came before goes first.
+            # As in the relay, earlier data is written first.
             self.flush()
             route = TableRoute(relation, relation.name, ("id",), TableCounters(), None, None)
             route.value_schema_id = relation.oid * 10 + len(relation.columns)

@@ -1,4 +1,4 @@
-"""A recording in memory, and changes for it: a double of RecordingView."""
+"""An in-memory double of RecordingView, and changes for it."""
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ def relation(
     identity: str = "d",
     oid: int = 16384,
 ) -> Relation:
-    """A table whose columns are text unless a type's oid stands beside the name."""
+    """Return a table whose columns are text unless paired with a type's oid."""
     named = [(column, 25) if isinstance(column, str) else column for column in columns]
     return Relation(
         oid,
@@ -33,7 +33,7 @@ def relation(
 
 
 def row(values: Sequence[str | bytes | Field] | None) -> tuple[Field, ...] | None:
-    """A row of texts."""
+    """Return a row of texts."""
     if values is None:
         return None
     return tuple(value.encode() if isinstance(value, str) else value for value in values)
@@ -52,7 +52,7 @@ def change(
     key: tuple[str, ...] = ("id",),
     **more: Any,
 ) -> Change:
-    """A change with one message, or with what ``more`` says."""
+    """Return a change with one message; ``more`` overrides its fields."""
     values: dict[str, Any] = {
         "position": 0,
         "pass_number": 1,
@@ -84,7 +84,7 @@ def change(
 
 
 def message(part: int = 0, **more: Any) -> SentMessage:
-    """A message that Kafka acknowledged."""
+    """Return a message that Kafka acknowledged."""
     values: dict[str, Any] = {
         "topic": "orders",
         "key": b"key",
@@ -99,7 +99,7 @@ def message(part: int = 0, **more: Any) -> SentMessage:
 
 
 class RecordingDouble:
-    """The changes that it is given, numbered anew."""
+    """A recording of the given changes, with new positions."""
 
     name = "double"
     source = RecordingOrigin(recording="double")

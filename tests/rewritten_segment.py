@@ -1,9 +1,9 @@
-"""A segment that is written anew with other payloads, and with checksums and offsets that are right."""
+"""Rewrite a segment with different payloads, and with valid checksums and offsets."""
 
 from collections.abc import Callable
 from pathlib import Path
 
-from bwtui.recording.format.blocks import (
+from bwtui.recording.blocks import (
     UNMARKED,
     BlockKind,
     JournalBlock,
@@ -14,12 +14,12 @@ from bwtui.recording.format.blocks import (
     unpack_index,
 )
 
-#: From a block, and the bytes and the headers before it, to its payload.
+#: Function of a block and of the preceding bytes and headers; returns the payload.
 Say = Callable[[JournalBlock, bytearray, bytearray], bytes]
 
 
 def rewrite(path: Path, blocks: list[JournalBlock], say: Say) -> None:
-    """Write ``blocks`` with the payloads that ``say`` returns; an index as it was gets new offsets."""
+    """Write ``blocks`` with the payloads that ``say`` returns; an unchanged index gets the new offsets."""
     written, headers, offsets, index, mark = bytearray(), bytearray(), [], 0, UNMARKED
     for block in blocks:
         offsets.append(len(written))

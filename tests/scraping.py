@@ -1,4 +1,4 @@
-"""What a relay with --listen answers, read as Prometheus reads it."""
+"""Scrape a relay with --listen as Prometheus does."""
 
 import http.client
 import json
@@ -7,7 +7,7 @@ from typing import Any
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
-#: A metric's name and its labels, by which a sample is known.
+#: A metric's name and labels, which identify a sample.
 Key = tuple[str, frozenset[tuple[str, str]]]
 
 
@@ -25,7 +25,7 @@ def get(
 
 
 class Scrape:
-    """One scrape; it fails where the text is no OpenMetrics."""
+    """One scrape; it fails if the text is not valid OpenMetrics."""
 
     def __init__(self, port: int) -> None:
         status, kind, self.text = get(port, "/metrics")
@@ -47,7 +47,7 @@ class Scrape:
         return sum(value for (found, _), value in self.values.items() if found == name)
 
     def chosen(self, name: str) -> str:
-        """Return the one label of which the metric says 1."""
+        """Return the only label for which the metric is 1."""
         [labels] = [labels for (found, labels), value in self.values.items() if found == name and value == 1]
         [(_, chosen)] = labels
         return chosen

@@ -8,14 +8,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from bwtui.encode.local_registry import LocalRegistry
+from bwtui.encode.registry import LocalRegistry
 from bwtui.pgoutput.messages import Column, Field, Relation
-from bwtui.recording.format.relation import pack_relation
+from bwtui.recording.payloads import pack_relation
 from bwtui.recording.resume import continue_in
 from bwtui.relay.ack import Acknowledgements
 from bwtui.relay.context import RelayContext
+from bwtui.relay.journal_recorder import JournalRecorder
 from bwtui.relay.policy import RowPolicy
-from bwtui.relay.recording.recorder import Recorder
+from bwtui.relay.recorder import NullRecorder, Recorder
 from bwtui.relay.routes.routing import Router
 from bwtui.relay.run_state import RunState
 from bwtui.relay.samples import Samples
@@ -24,8 +25,8 @@ from bwtui.relay.session import StreamSession
 from bwtui.relay.slot_checkpoint import SlotCheckpointStore
 from bwtui.relay.toast import ToastFiller
 from bwtui.settings import RelaySettings
-from bwtui.sink.dead_letter_writer import DeadLetterWriter
-from bwtui.source.failover.stream_server import StreamServer
+from bwtui.sink.dead_letters import DeadLetterWriter
+from bwtui.source.raw_stream import StreamServer
 from tests.faults.doubles import MemorySink
 from tests.recorded_stream import SOURCE, tuple_of
 
@@ -33,13 +34,13 @@ TEXT = 25
 
 
 def table(oid: int, name: str, columns: Sequence[str], key: str = "id", identity: str = "f") -> Relation:
-    """A table of texts, under REPLICA IDENTITY FULL unless ``identity`` says otherwise."""
+    """Return a table of texts, under REPLICA IDENTITY FULL unless ``identity`` differs."""
     made = tuple(Column(column, TEXT, -1, identity == "f" or column == key) for column in columns)
     return Relation(oid, "public", name, identity, made)
 
 
 class Stream:
-    """A double of `ReplicationStream` that holds what was written to it."""
+    """A double of `ReplicationStream` that returns the test's frames."""
 
     def __init__(self, frames: deque[bytes]) -> None:
         self.warning = ""
@@ -48,29 +49,29 @@ class Stream:
         self._frames = frames
 
     def frames(self) -> Iterator[bytes]:
-        """Yield what was written."""
+        """Yield the written frames."""
         while self._frames:
             yield self._frames.popleft()
 
     def read_ahead(self, frames: int, size: int) -> list[bytes]:
-        """Nothing: each route is built when its row comes."""
+        """Do nothing: each route is built when its row comes."""
         return []
 
     def wait(self, timeout: float) -> bool:
         return bool(self._frames)
 
     def send_status(self, lsn: int, *, answer: bool = False) -> None:
-        """Nobody asks here what was confirmed."""
+        """Do nothing: no test checks the confirmed LSN here."""
 
     def end(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no connection is open."""
 
     def finish(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no connection is open."""
 
 
 class Catalog:
-    """A session to PostgreSQL that knows the columns and keys of ``keys``, and of other tables nothing."""
+    """A session to PostgreSQL that knows only the columns and keys of ``keys``."""
 
     description = ("anything",)
 
@@ -99,11 +100,11 @@ class Catalog:
         return self._found
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no connection is open."""
 
 
 class CountingRegistry(LocalRegistry):
-    """Counts how often it is asked."""
+    """Counts its requests."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -115,7 +116,7 @@ class CountingRegistry(LocalRegistry):
 
 
 class ScriptedRelay:
-    """One run: `play` relays what was written since, in a session of its own."""
+    """One run: `play` relays the frames written since the last call, in a session of its own."""
 
     def __init__(
         self, folder: Path, *, record: bool = True, sink: MemorySink | None = None, **settings: Any
@@ -126,11 +127,11 @@ class ScriptedRelay:
         self.catalog = Catalog()
         self.patience = ServiceRetry(StreamServer(""), self.report, lambda seconds: None)
         self.router = Router(self.settings, self.sink, self.registry, self.report, self.patience)
-        self.patience._questions._idle.append(self.catalog)  # type: ignore[arg-type]
-        self.recorder: Recorder | None = None
+        self.patience._queries._idle.append(self.catalog)  # type: ignore[arg-type]
+        self.recorder: Recorder = NullRecorder()
         if record:
             before = continue_in(self.folder, dict(SOURCE))
-            self.recorder = Recorder(self.settings, self.report, bytes(8), dict(SOURCE), before)
+            self.recorder = JournalRecorder(self.settings, self.report, bytes(8), dict(SOURCE), before)
         self.context = RelayContext(
             settings=self.settings,
             report=self.report,
@@ -182,17 +183,16 @@ class ScriptedRelay:
 
     # -- the relay -----------------------------------------------------------------------------------------
 
-    def connect(self) -> None:
-        """Begin a session, as after a connection that broke."""
+    def connect(self, start_lsn: int = 0) -> None:
+        """Begin a session, as after a broken connection."""
         if self._streaming is not None:
             self._streaming.abandon()
-        if self.recorder is not None:
-            self.recorder.begin_pass("stream", self._lsn)
-        self.acks = Acknowledgements(0, self.recorder)
+        self.recorder.begin_pass("stream", self._lsn)
+        self.acks = Acknowledgements(start_lsn, self.recorder)
         self._streaming = StreamSession(self.context, Stream(self.frames), self.acks, None)  # type: ignore[arg-type]
 
     def play(self) -> None:
-        """Relay what was written since."""
+        """Relay the frames written since the last call."""
         if self._streaming is None:
             self.connect()
         assert self._streaming is not None
@@ -200,8 +200,7 @@ class ScriptedRelay:
             self._streaming._step()
 
     def close(self) -> None:
-        """End in order."""
+        """Stop cleanly."""
         if self._streaming is not None:
             self._streaming.abandon()
-        if self.recorder is not None:
-            self.recorder.close()
+        self.recorder.close()

@@ -1,4 +1,4 @@
-"""A PostgreSQL of a test's own, with settings that the shared sandbox must not have."""
+"""A test's own PostgreSQL, with settings that the shared sandbox must not have."""
 
 import atexit
 import functools
@@ -23,7 +23,7 @@ from tests.waiting import eventually
 
 @functools.cache
 def _programs(major: int) -> Path:
-    """Return where the programs are, unpacked once for each test process if the cache is closed to others."""
+    """Return the folder of the programs, unpacked once per test process if others can't read the cache."""
     store, group = ArtifactStore(), postgres_group(major)
     store.fetch([group], SetupProgress())
     if ServerUser.needed() is None or reachable_by_others(store.cache):
@@ -35,12 +35,12 @@ def _programs(major: int) -> Path:
 
 
 class SecondPostgres:
-    """One cluster that can be started again and again with other settings; it trusts everybody."""
+    """A cluster that can be restarted with different settings; it trusts every client."""
 
     def __init__(self, major: int = MAJOR, *options: str) -> None:
-        """``options`` are further ones of initdb."""
+        """``options`` are additional options of initdb."""
         self._user = ServerUser.needed()
-        # Not a folder of pytest's: its own server user has to get there.
+        # This is not one of pytest's folders: the server's own user needs access to it.
         self._folder = Path(tempfile.mkdtemp(prefix="bwtui-test-"))
         self._programs = _programs(major)
         self._process: subprocess.Popen[bytes] | None = None
@@ -52,7 +52,7 @@ class SecondPostgres:
         self._run("initdb", "--pgdata", str(self._folder / "data"), *given, *options).wait(120)
 
     def start(self, **settings: str) -> None:
-        """Start it with ``settings``; it must not run."""
+        """Start it with ``settings``; it must not be running."""
         chosen = {"listen_addresses": LOOPBACK, "port": str(self._port), "fsync": "off"}
         chosen |= {"unix_socket_directories": ""} | settings
         given = [part for name, value in chosen.items() for part in ("-c", f"{name}={value}")]
@@ -60,17 +60,17 @@ class SecondPostgres:
         eventually("the second PostgreSQL answers", self._answers, 60)
 
     def keep_copy(self) -> None:
-        """Keep a copy of its files as they are now; it must not run."""
+        """Keep a copy of its current files; it must not be running."""
         shutil.rmtree(self._folder / "copy", ignore_errors=True)
         subprocess.run(["cp", "-a", str(self._folder / "data"), str(self._folder / "copy")], check=True)
 
     def put_copy_back(self) -> None:
-        """Be what it was when the copy was kept, at the same address; it must not run."""
+        """Restore the kept copy, at the same address; it must not be running."""
         shutil.rmtree(self._folder / "data")
         (self._folder / "copy").rename(self._folder / "data")
 
     def start_promoted(self, **settings: str) -> None:
-        """Start it as a standby, and promote it, so that it begins a timeline of its own."""
+        """Start it as a standby and promote it, so that it begins a new timeline."""
         (self._folder / "data" / "standby.signal").touch()
         self.start(**settings)
         with closing(psycopg2.connect(self.dsn)) as connection, connection.cursor() as cursor:
@@ -79,7 +79,7 @@ class SecondPostgres:
             assert cursor.fetchone() == (True,)
 
     def given(self, source: Path) -> str:
-        """Return the path of a copy of ``source`` that the server may read."""
+        """Return the path of a copy of ``source`` that the server can read."""
         copy = self._folder / source.name
         shutil.copy(source, copy)
         copy.chmod(0o600)
@@ -89,11 +89,11 @@ class SecondPostgres:
 
     @property
     def data(self) -> Path:
-        """Its data directory."""
+        """The data directory."""
         return self._folder / "data"
 
     def stop(self, number: signal.Signals = signal.SIGINT) -> None:
-        """Stop it, if it runs, in order, or with another signal."""
+        """Stop it if it runs, with a clean shutdown or a different signal."""
         if self._process is not None:
             self._process.send_signal(number)
             self._process.wait(60)

@@ -1,4 +1,4 @@
-"""Kafka and a schema registry as companies run them: over TLS, and for those with a password only."""
+"""Kafka and a schema registry as companies run them: over TLS, and with a password."""
 
 import base64
 import os
@@ -36,7 +36,7 @@ _PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 
 
 class Authority:
-    """A certificate authority of a test's own, and what it issues for the loopback address."""
+    """A test's own certificate authority, which issues certificates for the loopback address."""
 
     def __init__(self, folder: Path) -> None:
         authority = trustme.CA()
@@ -51,7 +51,7 @@ class Authority:
         self.certificate_file.write_bytes(b"".join(blob.bytes() for blob in issued.cert_chain_pems))
 
     def for_servers(self) -> ssl.SSLContext:
-        """Return what a server of Python's needs."""
+        """Return the TLS context for a Python server."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(self.certificate_file, self.key_file)
         return context
@@ -59,7 +59,7 @@ class Authority:
 
 @contextmanager
 def secure_kafka(authority: Authority) -> Iterator[dict[str, str]]:
-    """Run a broker that speaks SASL_SSL only, and yield the settings of a client that is let in."""
+    """Run a broker that accepts only SASL_SSL, and yield the settings of an authenticated client."""
     folder = Path(tempfile.mkdtemp(prefix="bwtui-test-"))
     ports = choose(["kafka", "kafka_inner", "kafka_controller"], {})
     store = folder / "store.pem"
@@ -74,7 +74,7 @@ def secure_kafka(authority: Authority) -> Iterator[dict[str, str]]:
         "controller.quorum.voters": f"1@{LOOPBACK}:{ports['kafka_controller']}",
         "log.dirs": str(folder / "log"),
         "sasl.enabled.mechanisms": "PLAIN",
-        # Everybody may do everything, but for what a test's own rules say.
+        # Everything is allowed, except for the rules of a test.
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "allow.everyone.if.no.acl.found": "true",
         "super.users": "User:ANONYMOUS",
@@ -143,7 +143,7 @@ def secure_registry(authority: Authority, plain_url: str) -> Iterator[str]:
             self._pass_on()
 
         def log_message(self, *_: object) -> None:
-            """Tell nobody."""
+            """Do nothing."""
 
         def _pass_on(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))

@@ -1,8 +1,8 @@
-"""A primary and its standby, which take each other's place again and again.
+"""A primary and its standby, which repeatedly switch roles.
 
-The programs at hand have neither pg_basebackup nor pg_rewind: a standby is a copy of the primary's files,
-taken between ``pg_backup_start`` and ``pg_backup_stop``, as the former does it. With fsync off, as ever in
-tests: what is proven here outlives processes, not machines.
+Neither pg_basebackup nor pg_rewind is available here: a standby is a copy of the primary's files, taken
+between ``pg_backup_start`` and ``pg_backup_stop``, as pg_basebackup does it. As in every test, fsync is off:
+the tests prove that data outlives processes, not machines.
 """
 
 import shutil
@@ -20,7 +20,7 @@ from tests.fix_sandbox import MAJOR
 from tests.second_postgres import SecondPostgres
 from tests.waiting import eventually
 
-#: Slots come along from here on.
+#: Slots are synchronized from this version on.
 SYNCHRONIZES = 17
 _EMPTY = ("pg_replslot", "pg_wal", "pg_stat_tmp")
 _MADE = ("backup_label", "standby.signal", "postgresql.auto.conf")
@@ -34,7 +34,7 @@ class Node(SecondPostgres):
     """One of the two servers."""
 
     def __init__(self, name: str, major: int) -> None:
-        """Make an empty cluster; WAL files of 1 MiB are cheaper to copy and to recycle."""
+        """Create an empty cluster; WAL files of 1 MiB are cheaper to copy and to recycle."""
         super().__init__(major, "--wal-segsize=1")
         self.name = name
         self.major = major
@@ -42,11 +42,11 @@ class Node(SecondPostgres):
 
     @property
     def data(self) -> Path:
-        """Its files."""
+        """The data directory."""
         return self._folder / "data"
 
     def run(self, **more: str) -> None:
-        """Start it, as whatever it is, with ``more`` settings."""
+        """Start it in its current role, with ``more`` settings."""
         settings = {
             "wal_level": "logical",
             "hot_standby_feedback": "on",
@@ -61,7 +61,7 @@ class Node(SecondPostgres):
         self.start(**settings | more)
 
     def kill(self) -> None:
-        """End it with SIGKILL; its children end by themselves as they notice."""
+        """Kill it with SIGKILL; its children exit on their own when they notice."""
         assert self._process is not None
         self._process.kill()
         self._process.wait()
@@ -80,12 +80,12 @@ class Node(SecondPostgres):
         self.ask("select pg_reload_conf()")
 
     def become_standby_of(self, primary: "Node") -> None:
-        """Be a new copy of ``primary``, and start to follow it; it must not run."""
+        """Become a new copy of ``primary``, and start to follow it; it must not be running."""
         slot = f"of_{self.name}"
         primary.ask(
             f"select pg_drop_replication_slot(slot_name) from pg_replication_slots where slot_name = '{slot}'"
         )
-        # It keeps what is written from here on.
+        # This keeps the WAL that is written from here on.
         primary.ask(f"select pg_create_physical_replication_slot('{slot}', true)")
         shutil.rmtree(self.data)
         with primary._backup() as label:
@@ -101,7 +101,7 @@ class Node(SecondPostgres):
 
     @contextmanager
     def _backup(self) -> Iterator[list[str]]:
-        """Let its files be copied meanwhile; the list holds the backup's label at the end."""
+        """Run a backup during the block; the list holds the backup's label at the end."""
         new = self.major >= 15
         start = "pg_backup_start('copy', true)" if new else "pg_start_backup('copy', true, false)"
         stop = "pg_backup_stop(false)" if new else "pg_stop_backup(false, false)"
@@ -118,29 +118,29 @@ class Node(SecondPostgres):
         if self.owner is not None:
             shutil.chown(self.data, self.owner, self.owner)
         copied = [str(path) for path in source.iterdir() if path.name not in _NOT_COPIED]
-        # Files that vanish meanwhile make it fail; what is really missing keeps the standby from starting.
+        # cp fails if files vanish meanwhile; if a needed file is missing, the standby does not start.
         subprocess.run(["cp", "-a", *copied, str(self.data)], check=False, stderr=subprocess.DEVNULL)
         for name in _EMPTY:
             (self.data / name).mkdir(mode=0o700)
 
     @property
     def owner(self) -> int | None:
-        """The user that it runs under, if that is another."""
+        """The user that the server runs as, if it is a different one."""
         return self._user.uid if self._user else None
 
 
 class Pair:
-    """Two servers, of which one is the primary; both addresses in one connection string."""
+    """Two servers, one of them the primary, with both addresses in one connection string."""
 
     def __init__(self, major: int = MAJOR) -> None:
-        """Start the primary, without a standby as yet."""
+        """Start the primary, without a standby."""
         self.major = major
         self.primary, self.standby = Node("a", major), Node("b", major)
         nodes = (self.primary, self.standby)
         hosts, ports = ",".join(LOOPBACK for _ in nodes), ",".join(str(node.port) for node in nodes)
-        #: As a user writes it.
+        #: The connection string as a user writes it.
         self.hosts = f"host={hosts} port={ports} user=postgres dbname=postgres"
-        #: For clients that are not bwtui.
+        #: The connection string for clients other than bwtui.
         self.dsn = f"{self.hosts} target_session_attrs=read-write connect_timeout=3"
         self.primary.run()
 
@@ -150,49 +150,49 @@ class Pair:
         self.standby.remove()
 
     def follow(self) -> None:
-        """Make the other one a new standby of the primary."""
+        """Make the other server a new standby of the primary."""
         self.standby.become_standby_of(self.primary)
         eventually("the standby follows", lambda: self.primary.ask(_FOLLOWS))
 
     def wait_for_standby(self, on: bool) -> None:
-        """Have the relay get nothing that the standby has not got, or no longer."""
+        """Turn on or off that the relay gets nothing that the standby lacks."""
         self.primary.set("synchronized_standby_slots", f"of_{self.standby.name}" if on else "")
 
     def wait_synchronized(self, slot: str, seconds: float = 60) -> None:
-        """Wait until the standby could go on from the slot."""
+        """Wait until the standby could continue from the slot."""
         sql = f"select 1 from pg_replication_slots where slot_name = '{slot}' and synced and not temporary"
 
         def is_synchronized() -> bool:
-            # A new copy of a slot is only of use once the primary's has moved on, past a standby snapshot.
+            # A new copy of a slot is usable only once the primary's has advanced past a standby snapshot.
             self.primary.ask("select pg_log_standby_snapshot()")
             return bool(self.standby.ask(sql))
 
         eventually(f"slot {slot} is synchronized", is_synchronized, seconds)
 
     def cut(self) -> None:
-        """Have the standby get nothing any more."""
+        """Stop sending to the standby."""
         self.standby.set("primary_conninfo", "")
         eventually(
             "the standby is cut off", lambda: not self.standby.ask("select 1 from pg_stat_wal_receiver")
         )
 
     def caught_up(self) -> bool:
-        """Whether the standby has all that is written so far."""
+        """Return whether the standby has everything that has been written."""
         ((end,),) = self.primary.ask("select pg_current_wal_flush_lsn()::text")
         ((replayed,),) = self.standby.ask("select pg_last_wal_replay_lsn()::text")
         return parse_lsn(replayed) >= parse_lsn(end)
 
     def fail(self, *, hard: bool) -> None:
-        """End the primary: with SIGKILL, or in order."""
+        """End the primary: with SIGKILL, or with a clean shutdown."""
         (self.primary.kill if hard else self.primary.stop)()
 
     def promote(self) -> int:
-        """Let the standby take over; return the LSN from which on its history is its own."""
+        """Promote the standby; return the LSN at which its own history begins."""
         self.primary, self.standby = self.standby, self.primary
         assert self.primary.ask("select pg_promote()") == [(True,)]
         return self.fork()
 
     def fork(self) -> int:
-        """Return where the primary's timeline began."""
+        """Return the LSN where the primary's timeline began."""
         ((history,),) = self.primary.ask(_HISTORY)
         return parse_lsn(history.strip().splitlines()[-1].split("\t")[1])

@@ -1,4 +1,4 @@
-"""A topic that lets nothing in, as one does for which a right is missing."""
+"""Make a topic reject messages, as if a permission were missing."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 @contextmanager
 def shut(broker: str, topic: str) -> Iterator[None]:
-    """Have Kafka refuse every message that is older than the moment in which it comes."""
+    """Make Kafka reject every message that is older than its arrival."""
     admin = AdminClient({"bootstrap.servers": broker})
 
     def alter(operation: AlterConfigOpType) -> None:

@@ -1,4 +1,4 @@
-"""A terminal that commands and screens run on, and all that they send to it."""
+"""A terminal that runs commands and screens, and collects their output."""
 
 import contextlib
 import fcntl
@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-#: Runs commands one after the other in one process, each behind a line with its number.
+#: Runs several commands in one process, each after a line with its number.
 _PROGRAM = """
 import json, os, sys
 from bwtui.cli.output import streams
@@ -28,13 +28,13 @@ for number, args in enumerate(json.loads(sys.argv[1])):
     except SystemExit as end:
         os.write(1, f"<{end.code}/>\\n".encode())
 """
-#: What a program may send to a terminal besides text: colours, moves of the cursor, what Textual turns on and
-#: off. Nothing here has a text in it, but for questions about the terminal itself.
+#: Sequences that a program may send to a terminal besides text: colours, cursor moves, modes that Textual
+#: sets. None of them contains text, except for queries to the terminal itself.
 SEQUENCES = re.compile(
     r"\x1b\[[0-9;:]*m"  # colours
     r"|\x1b\[[0-9;]*[ABCDHKf]"  # the cursor, the rest of a line
     r"|\x1b\[\?[0-9;]+[hl]"  # modes: alternate screen, mouse, paste
-    r"|\x1b\[\?[0-9;]+\$p"  # asks for one
+    r"|\x1b\[\?[0-9;]+\$p"  # queries a mode
     r"|\x1b\[[<>=][0-9;]*u"  # keys
     r"|\x1b\[[0-9;]*t|\x1b\[c"
     r"|\x1b\]22;[a-z-]*\x07"  # the shape of the mouse's pointer
@@ -42,7 +42,7 @@ SEQUENCES = re.compile(
 
 
 class Terminal:
-    """Everything that came out of one."""
+    """Collects a program's output."""
 
     def __init__(self, size: tuple[int, int] = (100, 40)) -> None:
         self.master, self._slave = pty.openpty()
@@ -71,7 +71,7 @@ class Terminal:
         os.write(self.master, keys.encode())
 
     def read_until(self, seen: Callable[[str], bool], seconds: float = 60) -> None:
-        """Take what comes until a text is there."""
+        """Read until a text arrives."""
         deadline = time.monotonic() + seconds
         while not seen(self.text):
             if time.monotonic() > deadline:
@@ -79,7 +79,7 @@ class Terminal:
             self._take(0.2)
 
     def read_to_the_end(self, process: "subprocess.Popen[bytes]", seconds: float = 120) -> int:
-        """Take all that comes, and return the exit code."""
+        """Read all output, and return the exit code."""
         deadline = time.monotonic() + seconds
         while self._take(0.2) or process.poll() is None:
             assert time.monotonic() < deadline, self.text[-2000:]
@@ -88,7 +88,7 @@ class Terminal:
 
     @property
     def text(self) -> str:
-        """All that came, as text."""
+        """All output so far, as text."""
         return self.got.decode("utf-8", "replace")
 
     def _take(self, seconds: float) -> bool:
@@ -108,7 +108,7 @@ def program(commands: str) -> list[str]:
 
 
 def parts(got: str) -> Iterator[tuple[str, int]]:
-    """Return what each command of a program sent, and its exit code."""
+    """Return the output of each command of a program, and its exit code."""
     for number, rest in enumerate(got.split("<0>\r\n", 1)[-1].split("/>\r\n")):
         text, _, code = rest.rpartition("<")
         if code.lstrip("-").isdigit():
@@ -116,5 +116,5 @@ def parts(got: str) -> Iterator[tuple[str, int]]:
 
 
 def sequences(got: str) -> Counter[str]:
-    """Return how often each kind of allowed sequence came."""
+    """Return how often each kind of allowed sequence occurs."""
     return Counter(re.sub(r"[0-9;:]+", "n", one).replace("\x1b", "ESC") for one in SEQUENCES.findall(got))

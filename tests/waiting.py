@@ -1,4 +1,4 @@
-"""Waiting for a state, with a deadline: no test sleeps for a fixed time."""
+"""Wait for a state, with a deadline: no test sleeps for a fixed time."""
 
 import time
 from collections.abc import Callable

@@ -1,11 +1,11 @@
-"""A Python in which the large packages are missing: relay, screens and recordings alone are installed."""
+"""A Python without the large packages: only relay, screens and recordings are installed."""
 
 import os
 from pathlib import Path
 
 from bwtui.crash import LARGE
 
-#: Python imports it by itself at its start.
+#: Python imports it automatically when it starts.
 _BLOCK = """
 import sys
 
@@ -19,7 +19,7 @@ sys.meta_path.insert(0, Blocked())
 
 
 def without_packages(folder: Path) -> dict[str, str]:
-    """Return the environment of commands that find none of them; ``folder`` must be empty."""
+    """Return the environment for commands without these packages; ``folder`` must be empty."""
     block = folder / "block"
     block.mkdir()
     (block / "sitecustomize.py").write_text(_BLOCK.format(names=(*LARGE, "py4j")))

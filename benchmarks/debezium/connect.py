@@ -30,7 +30,7 @@ from tests.consumers.jars import (
 DEBEZIUM = ("io.debezium", "debezium-connector-postgres", "3.7.0.Final")
 #: The JVM's options beside its heap.
 JVM = ("-XX:+UseParallelGC",)
-#: Of the producer: what bwtui's has (`bwtui.kafka.config`), in the Java client's words.
+#: Of the producer: what bwtui's has (`bwtui.kafka.client`), in the Java client's words.
 _PRODUCER = {
     "compression.type": "lz4",
     "batch.size": "1000000",

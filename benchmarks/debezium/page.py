@@ -1,7 +1,7 @@
-"""Makes the tables and pictures of docs/benchmarks.md of the files in benchmarks/results.
+"""Makes the tables and pictures of docs/benchmarks.md and measurements.md of the files in benchmarks/results.
 
-``python -m benchmarks.debezium.page`` puts each table between the two comments of the page that name it, and
-draws the pictures. Nothing of a table is written by hand, and a test compares page and files.
+``python -m benchmarks.debezium.page`` puts each table between the two comments of a page that name it, and
+draws the pictures. Nothing of a table is written by hand, and a test compares pages and files.
 """
 
 import argparse
@@ -19,6 +19,7 @@ from bwtui.errors import BwtuiError, UsageError
 
 Results = Mapping[str, Any]
 _ROOT = Path(__file__).parents[2]
+PAGES = [_ROOT / "docs" / "benchmarks.md", _ROOT / "docs" / "benchmarks" / "measurements.md"]
 _BLOCK = re.compile(r"(<!-- measured: (\w+) -->\n).*?(<!-- end of what was measured -->)", re.DOTALL)
 _NAMES = {
     "cores": "cores",
@@ -46,28 +47,31 @@ _KILLED = {None: "", "worker": ", a worker killed", "relay": ", killed and start
 
 
 def main() -> int:
-    """Write page and pictures anew."""
+    """Write pages and pictures."""
     parser = argparse.ArgumentParser(
         prog="bench-debezium-page", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--results", type=Path, default=_ROOT / "benchmarks" / "results", metavar="FOLDER")
-    parser.add_argument("--page", type=Path, default=_ROOT / "docs" / "benchmarks.md", metavar="FILE")
+    parser.add_argument("--pages", type=Path, nargs="+", default=PAGES, metavar="FILE")
     parser.add_argument("--pictures", type=Path, default=_ROOT / "docs" / "benchmarks", metavar="FOLDER")
     arguments = parser.parse_args()
     try:
         found = everything(arguments.results)
-        if not arguments.page.is_file():
-            raise UsageError(f"{arguments.page} is not there", "name the page with --page")
-        text = written(arguments.page.read_text(), found, results.first_snapshots(arguments.results))
+        for page in arguments.pages:
+            if not page.is_file():
+                raise UsageError(f"{page} is not there", "name the pages with --pages")
+        snapshots = results.first_snapshots(arguments.results)
+        texts = {page: written(page.read_text(), found, snapshots) for page in arguments.pages}
         drawn = pictures(found)
     except BwtuiError as error:
         print(f"bwtui: error: {error.message}\nhint: {error.hint}", file=sys.stderr)
         return error.exit_code
-    arguments.page.write_text(text)
+    for page, text in texts.items():
+        page.write_text(text)
     arguments.pictures.mkdir(parents=True, exist_ok=True)
     for name, picture in drawn.items():
         (arguments.pictures / name).write_text(picture)
-    print(f"made of {len(found)} workloads: {arguments.page}, {', '.join(drawn)}")
+    print(f"made of {len(found)} workloads: {', '.join(map(str, [*texts, *drawn]))}")
     return 0
 
 
@@ -173,7 +177,7 @@ def first_snapshots(one: Results) -> str:
 
 
 def machine(found: Sequence[Results]) -> str:
-    """Return where all was measured; more than one column where that differs."""
+    """Return the machines: a column for each, and what all of them share in one line below."""
     different: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for one in found:
         said = {**one["machine"], **one["versions"], "heap": f"-Xmx{one['heap']}"}
@@ -183,7 +187,10 @@ def machine(found: Sequence[Results]) -> str:
     columns = [dict(said) for said in different]
     heads = ["all workloads"] if len(columns) == 1 else [", ".join(names) for names in different.values()]
     lines = [(title, *(one[name] for one in columns)) for name, title in (_NAMES | {"heap": "heap"}).items()]
-    return _markdown(("", *heads), lines)
+    same = [line for line in lines if len(columns) > 1 and len(set(line[1:])) == 1]
+    text = _markdown(("", *heads), [line for line in lines if line not in same])
+    shared = ", ".join(f"{title} {value}" for title, value, *_ in same)
+    return text + (f"\nAll: {shared}.\n" if same else "")
 
 
 def pictures(found: Sequence[Results]) -> dict[str, str]:

@@ -10,7 +10,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
-from bwtui.audit.decoding import Schemas
+from bwtui.audit.canonical_values import Schemas
 from bwtui.encode.registry import SchemaRegistry
 from bwtui.errors import BwtuiError
 from bwtui.kafka.client import WITHOUT_LEADER

@@ -1,10 +1,9 @@
 """Decode many rows at once: Avro messages under one schema, as an array for each column.
 
-`bwtui.audit.decoding` decodes any row, one at a time. This module decodes only plain messages, with array
-operations over all messages of a batch, at a hundredth of the cost. For each message it reports whether every
-byte was understood, and fastavro would have decoded the same; any other message is undecided and must be
-decoded on its own. It imports nothing from the code that wrote the messages.
-"""
+`bwtui.audit.canonical_values` decodes any row, one at a time. This module decodes only plain messages, with
+array operations over all messages of a batch, at a hundredth of the cost. For each message it reports whether
+every byte was understood, and fastavro would have decoded the same; any other message is undecided and must
+be decoded on its own. It imports nothing from the code that wrote the messages."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,8 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bwtui.audit.decoding import RowSchema
-from bwtui.audit.postgresql_text import ESCAPED
+from bwtui.audit.canonical_values import ESCAPED, RowSchema
 
 Int64 = NDArray[np.int64]
 Bool = NDArray[np.bool_]

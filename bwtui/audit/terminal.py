@@ -43,13 +43,15 @@ def headline(report: AuditSummary) -> str:
     left, right = SIDES[report.question]
     sides = f"{report.expected:,} {left}, {report.actual:,} {right}"
     outside = report.classes.get("outside_window", 0)
-    if outside:
-        # They were not checked, so the line must not read as if they were.
-        sides += f" ({outside:,} outside the recording, not audited)"
+    # They were not checked, so the line must not read as if they were.
+    unchecked = f"{outside:,} outside the recording, not audited" if outside else ""
+    if report.verdict == "anomalies":
+        remark = f"{sides}; {unchecked}" if unchecked else sides
+        return f"anomalies: {sum(report.wrong.values()):,} ({remark})"
+    if unchecked:
+        sides += f" ({unchecked})"
     if report.verdict == "clean":
         return f"clean: {sides}, {CLEAN[report.question]}"
-    if report.verdict == "anomalies":
-        return f"anomalies: {sum(report.wrong.values()):,} in {sides}"
     return f"indeterminate: {report.classes[UNDECIDED]:,} of {sides} can't be decided"
 
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bwtui.cli.options import relay_options
-from bwtui.cli.options.relay_name import name_argument, only_relay, status_of
+from bwtui.cli.inputs import relay_options
+from bwtui.cli.inputs.relay_options import name_argument, only_relay, status_of
 from bwtui.console import say
 from bwtui.terminal import need_screens, shows_screens
 
 if TYPE_CHECKING:
-    from bwtui.tui.choices.choices import Choices
+    from bwtui.tui.choices import Choices
 
 #: Waiting time after which a message says what is being waited for (seconds).
 _SLOW = 1.0
@@ -35,23 +35,23 @@ run.
 @click.command(epilog=_EPILOG)
 @name_argument
 @click.option(
-    "--plain", is_flag=True, help="With several relays, name them in an error instead of showing a list."
+    "--plain", is_flag=True, help="If several relays run, end with an error that names them: show no list."
 )
 @relay_options.takes("readonly")
-def attach(name: str | None, plain: bool, **given: Any) -> None:
+def attach(name: str | None, plain: bool, **options: Any) -> None:
     """Open the screens of the running relay NAME, or the list of all running relays.
 
     Any number of terminals can attach to one relay; closing the screens leaves it running. With --readonly,
     the screens can't stop it.
     """
     from bwtui.cli.connect import show
-    from bwtui.tui.choices.choices import chosen
+    from bwtui.tui.choices import chosen
 
-    choices = chosen(relay_options.load(given))
+    choices = chosen(relay_options.load(options))
     if name is None and not plain and shows_screens() and _run_several():
         _show_all(choices)
         return
-    with _said_when_slow(name):
+    with _notice_when_slow(name):
         name = status_of(only_relay(name)).name
     need_screens(f"'bwtui status {name}' works without one")
     if show(name, owned=False, fleet="named", choices=choices):
@@ -69,7 +69,7 @@ def _run_several() -> bool:
 def _show_all(choices: "Choices", selected: str | None = None) -> None:
     """Show the list of all relays, and each relay that the user attaches to, until the user leaves."""
     from bwtui.cli.connect import show
-    from bwtui.tui.fleet.app import choose
+    from bwtui.tui.fleet import choose
 
     while (name := choose(selected, choices)) is not None:
         if not show(name, owned=False, fleet="listed", choices=choices):
@@ -78,7 +78,7 @@ def _show_all(choices: "Choices", selected: str | None = None) -> None:
 
 
 @contextlib.contextmanager
-def _said_when_slow(name: str | None) -> Iterator[None]:
+def _notice_when_slow(name: str | None) -> Iterator[None]:
     """Report on a terminal what is being waited for if it takes long: a relay may be suspended."""
     whose = "the relays to answer" if name is None else f"relay {name} to answer"
     timer = threading.Timer(_SLOW, lambda: say(f"bwtui: waiting for {whose}…", err=True))

@@ -8,12 +8,13 @@ from pathlib import Path
 import click
 
 from bwtui import config as layers
-from bwtui.cli.options import relay_options
+from bwtui.cli.inputs import relay_options
 from bwtui.cli.output.table import columns
-from bwtui.config_file import ConfigFile, read_file
+from bwtui.config import ConfigFile, read_file
 from bwtui.console import say, say_json
+from bwtui.errors import UsageError
 from bwtui.masking import is_secret, mask_connection
-from bwtui.setting_origins import place
+from bwtui.options import place
 
 _EPILOG = """\b
 Examples:
@@ -39,11 +40,11 @@ def config() -> None:
 def show(profile: str | None, as_json: bool) -> None:
     """Show each setting, its value and its origin; secrets are masked."""
     merged = layers.load(profile=profile)
-    shown = layers.listed(merged.merged(), of_screens=True) + layers.listed_of_screens(merged)
+    settings = layers.listed(merged.merged(), of_screens=True) + layers.listed_of_screens(merged)
     if as_json:
-        say_json({one.name: {"value": one.value, "origin": one.origin} for one in shown}, indent=2)
+        say_json({one.name: {"value": one.value, "origin": one.origin} for one in settings}, indent=2)
         return
-    rows = [(one.name, one.text, one.origin) for one in shown]
+    rows = [(one.name, one.text, one.origin) for one in settings]
     say(*columns(("SETTING", "VALUE", "ORIGIN"), rows), "")
     for path in reversed(layers.file_paths()):
         say(f"{'read' if path in merged.files else 'not there'}: {path}")
@@ -52,25 +53,29 @@ def show(profile: str | None, as_json: bool) -> None:
 @config.command(epilog="\b\nExamples:\n  bwtui config validate\n  bwtui config validate deploy/bwtui.toml")
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE]...")
 def validate(files: tuple[Path, ...]) -> None:
-    """Check configuration files: the given ones, or those that apply here and the environment.
+    """Check each configuration FILE.
 
-    The first error ends the check with exit code 2. Warnings are written to stderr.
+    Without FILE, check the files that apply in this folder, and the environment. The first error ends the
+    check with exit code 2. Warnings are written to stderr.
     """
-    for path in files or [path for path in layers.file_paths() if path.is_file()]:
+    there = [path for path in layers.file_paths() if path.is_file()]
+    for path in files or there:
         checked = read_file(path)
         _check_properties(checked)
         for alone in layers.of_file(checked):
-            alone.check()
-            _check_screens(alone)
+            _check_alone(alone)
         for doubt in _doubts(checked):
             say(f"bwtui: warning: {doubt}", err=True)
         say(f"{path}: fine")
     if not files:
         _validate_environment()
+        for path in layers.file_paths():
+            if path not in there:
+                say(f"not there: {path}")
 
 
 def _check_properties(checked: ConfigFile) -> None:
-    from bwtui.cli.options.relay_options import check_properties
+    from bwtui.cli.inputs.relay_options import check_properties
     from bwtui.settings import RelaySettings
 
     for layer in (checked.base, *checked.profiles.values()):
@@ -82,9 +87,20 @@ def _check_properties(checked: ConfigFile) -> None:
         check_properties(settings, functools.partial(_place, layer.origin))
 
 
+def _check_alone(merged: layers.Config) -> None:
+    from bwtui.source.hosts import parsed
+
+    merged.check()
+    try:
+        parsed(merged.text("postgres"))
+    except UsageError as error:
+        raise UsageError(f"{merged.place('postgres')}: {error.message}", error.hint) from error
+    _check_screens(merged)
+
+
 def _check_screens(merged: layers.Config) -> None:
     if any(merged.screens.values()):
-        from bwtui.tui.choices.choices import chosen
+        from bwtui.tui.choices import chosen
 
         chosen(merged)
 
@@ -110,9 +126,8 @@ def _holds_secrets(checked: ConfigFile) -> bool:
 
 def _validate_environment() -> None:
     merged = layers.load()
-    merged.check()
-    _check_screens(merged)
+    _check_alone(merged)
     for name, close in layers.unknown_variables(os.environ).items():
-        meant = f"; did you mean {close}?" if close else ""
-        say(f"bwtui: warning: unknown environment variable {name}{meant}", err=True)
+        suggestion = f"; did you mean {close}?" if close else ""
+        say(f"bwtui: warning: unknown environment variable {name}{suggestion}", err=True)
     say("environment: fine")

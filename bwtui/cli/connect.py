@@ -5,17 +5,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bwtui.cli.options import relay_options
+from bwtui.cli.inputs import relay_options
 from bwtui.console import say, say_json
 from bwtui.crash import crash
-from bwtui.errors import BwtuiError, ConnectionFailed, Interrupted, UsageError
+from bwtui.errors import BwtuiError, ConnectionFailed, Interrupted, UsageError, mutually_exclusive
 from bwtui.settings import RelaySettings
 from bwtui.terminal import need_screens
 
 if TYPE_CHECKING:
     from bwtui.model.status import Status
     from bwtui.relay.process.launch import EngineProcess
-    from bwtui.tui.choices.choices import Choices
+    from bwtui.tui.choices import Choices
     from bwtui.tui.state import Fleet
 
 #: Timeout for an engine that is about to end, once the screens are closed (seconds).
@@ -38,15 +38,16 @@ Examples:
 
 \b
 Every option is also a key of bwtui.toml (./ or the user's config folder) and a
-variable BWTUI_…; 'bwtui config show' shows each value and its origin. Put passwords
-into ~/.pgpass and bwtui.toml ([kafka], [registry]), not on the command line.
+variable BWTUI_…, except --headless, --json, --detach, --config-help and --profile,
+which has a variable only. 'bwtui config show' shows each value and its origin. Put
+passwords into ~/.pgpass and bwtui.toml ([kafka], [registry]), not on the command line.
 """
 
 
 def _show_config_help(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
     if not value or ctx.resilient_parsing:
         return
-    from bwtui.cli.config_help import config_help
+    from bwtui.cli.inputs.librdkafka import config_help
 
     say(*config_help().split("\n"))
     ctx.exit()
@@ -67,7 +68,7 @@ def _show_config_help(ctx: click.Context, parameter: click.Parameter, value: boo
     callback=_show_config_help,
     help="List the properties for -C and -T.",
 )
-def connect(headless: bool, as_json: bool, detach: bool, **given: Any) -> None:
+def connect(headless: bool, as_json: bool, detach: bool, **options: Any) -> None:
     """Relay a database's changes to Kafka.
 
     Creates the publication and the replication slot if they are missing, copies the tables, then streams
@@ -76,23 +77,25 @@ def connect(headless: bool, as_json: bool, detach: bool, **given: Any) -> None:
     --readonly, the screens can't stop it.
     """
     _check_modes(headless, as_json, detach)
-    if given["readonly"] and (headless or detach):
+    if options["readonly"] and (headless or detach):
         raise UsageError(
             "--readonly applies to the screens, which --headless and --detach do not show", "omit it"
         )
-    settings = relay_settings(given)
+    settings = relay_settings(options)
     relay_options.need_packages(settings)
+    if not (headless or detach):
+        need_screens("add --headless or --detach")
     if headless:
         run_headless(settings, as_json)
     elif detach:
         _run_detached(settings, as_json)
     else:
-        _run_with_screens(settings, given)
+        _run_with_screens(settings, options)
 
 
-def relay_settings(given: dict[str, Any]) -> RelaySettings:
+def relay_settings(options: dict[str, Any]) -> RelaySettings:
     """Return the settings of all layers, checked as far as possible without any I/O."""
-    config = relay_options.load(given)
+    config = relay_options.load(options)
     settings = config.settings()
     relay_options.check_properties(settings, config.property_place)
     return settings
@@ -100,11 +103,9 @@ def relay_settings(given: dict[str, Any]) -> RelaySettings:
 
 def _check_modes(headless: bool, as_json: bool, detach: bool) -> None:
     if headless and detach:
-        raise UsageError("--headless and --detach exclude each other", "give only one of them")
+        raise mutually_exclusive("--headless", "--detach")
     if as_json and not (headless or detach):
         raise UsageError("--json requires --headless or --detach", "add one of them")
-    if not (headless or detach):
-        need_screens("add --headless or --detach")
 
 
 def run_headless(settings: RelaySettings, as_json: bool) -> None:
@@ -129,7 +130,7 @@ def _run_headless(settings: RelaySettings, as_json: bool) -> None:
     from bwtui.cli.output.headless import StatusStream, line_listener, status_listener
     from bwtui.relay.process.lock import RelayLock
     from bwtui.relay.process.log import log_to_file
-    from bwtui.relay.process.main import run
+    from bwtui.relay.process.main import log_failure, run
     from bwtui.relay.process.systemd_notifier import supervisor_of
 
     name = settings.relay_name
@@ -139,6 +140,9 @@ def _run_headless(settings: RelaySettings, as_json: bool) -> None:
     statuses = StatusStream(settings.log_format)
     listener = status_listener(statuses) if as_json else line_listener(settings.log_format)
     ended = run(settings, lock, listener, supervisor=supervisor_of(os.environ))
+    if settings.log_format == "text":
+        # The reason is in the command's error only, and has to be in the log.
+        log_failure(ended)
     error = ended.error() or statuses.failure
     if error is not None:
         raise error
@@ -148,10 +152,10 @@ def _run_detached(settings: RelaySettings, as_json: bool) -> None:
     engine, status = _start(settings)
     if status is None or status.state == "starting":
         detail = f", {status.detail}" if status is not None and status.detail else ""
-        told = (
+        message = (
             f"relay {engine.name} is still starting{detail}; 'bwtui status {engine.name}' shows its progress"
         )
-        say(f"bwtui: {told}", err=True)
+        say(f"bwtui: {message}", err=True)
     if not as_json:
         say(engine.name)
     elif status is not None:
@@ -160,11 +164,11 @@ def _run_detached(settings: RelaySettings, as_json: bool) -> None:
         say_json({"name": engine.name, "state": "starting", "pid": engine.process.pid})
 
 
-def _run_with_screens(settings: RelaySettings, given: dict[str, Any]) -> None:
-    from bwtui.tui.choices.choices import chosen
+def _run_with_screens(settings: RelaySettings, options: dict[str, Any]) -> None:
+    from bwtui.tui.choices import chosen
 
     # An invalid key is reported before anything is started.
-    choices = chosen(relay_options.load(given))
+    choices = chosen(relay_options.load(options))
     say(f"bwtui: starting relay {settings.relay_name}…", err=True)
     engine, _ = _start(settings)
     if engine.process.poll() is not None:
@@ -179,7 +183,7 @@ def show(name: str, owned: bool, fleet: "Fleet" = "no", choices: "Choices | None
     Return whether the user goes to the list of all relays. Raises the error that ended the relay while they
     were open.
     """
-    from bwtui.cli.auditing.single_records import records_of
+    from bwtui.cli.inputs.audit_sources import records_of
     from bwtui.relay.process import outcome
     from bwtui.relay.process.log import log_path
     from bwtui.tui.app import run

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bwtui.cli.options.number_type import NumberType
+from bwtui.cli.inputs.relay_options import NumberType
 from bwtui.console import say, say_json, terminal
 from bwtui.errors import BwtuiError, Indeterminate, Interrupted, UsageError
 from bwtui.terminal import need_screens
@@ -67,7 +67,11 @@ Examples:
     show_default=True,
     help="Initial size of the shop; 1 means 24,000 rows.",
 )
-@click.option("--keep", is_flag=True, help="Leave PostgreSQL, Kafka and the schema registry running.")
+@click.option(
+    "--keep",
+    is_flag=True,
+    help="Leave PostgreSQL, Kafka and the schema registry running; a message shows how to stop them.",
+)
 @click.option("--record", metavar="DIR", help="Record the relayed changes into DIR, a new folder.")
 @click.option(
     "--audit/--no-audit",
@@ -151,12 +155,12 @@ def _headless(seconds: float) -> "Callable[[Demo], None]":
 
 
 def _with_screens(demo: "Demo") -> None:
-    from bwtui.cli.auditing.single_records import records_of
-    from bwtui.cli.options.relay_options import load
+    from bwtui.cli.inputs.audit_sources import records_of
+    from bwtui.cli.inputs.relay_options import load
     from bwtui.demo.screens import DemoSource
     from bwtui.tui.app import RelayApp
     from bwtui.tui.audit.session import RelayAuditSession
-    from bwtui.tui.choices.choices import chosen
+    from bwtui.tui.choices import chosen
     from bwtui.tui.state import RelayModel, ViewSettings
 
     # Not run_source, which says how to return to a relay that was left running: this one ends here.
@@ -227,7 +231,7 @@ class DemoAudits:
 
     def to_json(self) -> dict[str, Any]:
         """Return the additions to the comparison's JSON object."""
-        result: dict[str, Any] = {"audits": {audit.what: audit.to_json() for audit in self.audits}}
+        result: dict[str, Any] = {"audits": {audit.subject: audit.to_json() for audit in self.audits}}
         if self.judgement is not None:
             result["sabotage"] = self.judgement.to_json()
         return result

@@ -38,8 +38,8 @@ class LazyGroup(click.Group):
         if not name.startswith("-") and name not in self._table and not ctx.resilient_parsing:
             close = nearest(name, self._table)
             hint = f"did you mean {close!r}?" if close else f"'{ctx.command_path} --help' lists the commands"
-            whole = " ".join([*ctx.command_path.split()[1:], name])
-            raise UsageError(f"no such command {whole!r}", hint)
+            command_line = " ".join([*ctx.command_path.split()[1:], name])
+            raise UsageError(f"no such command {command_line!r}", hint)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 import click
 
 from bwtui import __version__
+from bwtui.cli.inputs.relay_options import ARGUMENTS
 from bwtui.cli.lazy import LazyGroup, Table
-from bwtui.cli.options.relay_options import ARGUMENTS
 from bwtui.cli.output import streams
 from bwtui.console import say
 from bwtui.crash import crash
@@ -48,6 +48,12 @@ COMMANDS: Table = {
 CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
+#: The end of click's message for a path whose mode denies reading.
+_NOT_READABLE = " is not readable."
+_DENIED = "grant the user that runs bwtui access to every folder of the path, and the right to read it"
+_PATH = "check the path; a relative path starts at the working directory"
+
+
 class _Program(LazyGroup):
     """The whole program: errors of every command are two plain lines."""
 
@@ -56,15 +62,20 @@ class _Program(LazyGroup):
     ) -> click.Context:
         """Parse the arguments; --help and --version write their text here."""
         with _plain_ends():
-            given = list(args)
+            typed = list(args)
             context = super().make_context(info_name, args, parent, **extra)
-            context.meta[ARGUMENTS] = given
+            context.meta[ARGUMENTS] = typed
             return context
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; handle Ctrl-C and a closed pipe."""
         with _plain_ends():
-            return super().invoke(ctx)
+            try:
+                return super().invoke(ctx)
+            except click.BadOptionUsage as error:
+                # click raises it without a context.
+                error.ctx = error.ctx or _context_of_command(ctx)
+                raise
 
     def main(  # type: ignore[override]  # click's own overloads differ in standalone_mode only.
         self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any
@@ -76,6 +87,18 @@ class _Program(LazyGroup):
         if problem is not None and code == 0:
             code = tell(problem)
         sys.exit(code)
+
+
+def _context_of_command(context: click.Context) -> click.Context:
+    """Return a context for the command that the arguments begin with."""
+    for argument in context.meta[ARGUMENTS]:
+        if not isinstance(context.command, click.Group):
+            break
+        command = context.command.get_command(context, argument)
+        if command is None:
+            break
+        context = click.Context(command, context, argument)
+    return context
 
 
 @contextlib.contextmanager
@@ -133,10 +156,16 @@ def _from_click(error: click.ClickException) -> UsageError:
     hint = _advice(error)
     if isinstance(error, click.NoSuchOption):
         close = error.possibilities or []
-        meant = nearest(error.option_name, close) or (close[0] if close else None)
-        return UsageError(f"no such option {error.option_name}", f"did you mean {meant}?" if meant else hint)
-    message, _, meant = error.format_message().partition(" Did you mean ")
-    return UsageError(message[:1].lower() + message[1:], f"did you mean {meant}" if meant else hint)
+        suggestion = nearest(error.option_name, close) or (close[0] if close else None)
+        return UsageError(
+            f"no such option {error.option_name}", f"did you mean {suggestion}?" if suggestion else hint
+        )
+    text = error.format_message()
+    if isinstance(error, click.BadParameter) and error.message.endswith(_NOT_READABLE):
+        # It names the path; click's prefix may add only a placeholder, such as '[FILE]...'.
+        text = error.message
+    message, _, suggestion = text.partition(" Did you mean ")
+    return UsageError(message[:1].lower() + message[1:], f"did you mean {suggestion}" if suggestion else hint)
 
 
 def _advice(error: click.ClickException) -> str:
@@ -147,9 +176,9 @@ def _advice(error: click.ClickException) -> str:
         kind = error.param.type
         if isinstance(kind, click.Choice):
             return f"give one of {', '.join(map(str, kind.choices))}"
-        if isinstance(kind, (click.File, click.Path)):
-            return "check the path; a relative path starts at the working directory"
         if not isinstance(error, click.MissingParameter):
+            if isinstance(kind, click.File | click.Path):
+                return _DENIED if error.message.endswith(_NOT_READABLE) else _PATH
             return f"'{path} --help' describes {'/'.join(error.param.opts)}"
     if context is not None and not isinstance(error, click.NoSuchOption | click.BadOptionUsage):
         return f"usage: {context.get_usage().removeprefix('Usage: ')}"

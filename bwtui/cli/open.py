@@ -2,17 +2,18 @@
 
 import contextlib
 import dataclasses
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from bwtui.cli.options import relay_options
+from bwtui.cli.inputs import relay_options
 from bwtui.errors import BwtuiError
 from bwtui.terminal import need_screens
 
 if TYPE_CHECKING:
-    from bwtui.recording.reading.reader import RecordingReader
+    from bwtui.recording.reader import RecordingReader
     from bwtui.tui.audit.report import AuditReport
     from bwtui.tui.audit.session import Connections
 
@@ -27,9 +28,9 @@ Examples:
 
 \b
 Space plays, ← and → step, [ and ] step by transactions, : goes to a time, an LSN or an xid,
-T shows a transaction, x a key's journey, a a table's rows as of this position, v verifies,
-r replays, 5 shows the last audit, ? is help. Only v and r need brokers and registry; their
-dialogs suggest those of the recording.
+T shows a transaction, x the journey of a key, a the rows of a table as of this position,
+5 the last audit, ? the help. v verifies and r replays: only these need brokers and registry,
+and their dialogs suggest those of the recording.
 """
 
 
@@ -42,7 +43,7 @@ dialogs suggest those of the recording.
     *("broker", "schema-registry", "kafka-config", "readonly"),
     defaults=dict.fromkeys(("broker", "schema-registry"), "the recording's"),
 )
-def open(recording: Path, at: str | None, **given: Any) -> None:
+def open(recording: Path, at: str | None, **options: Any) -> None:
     """Open RECORDING, or the REPORT of an audit, in the same screens as a running relay.
 
     A recording can be rewound, verified and replayed. No server is needed to view it. With --readonly, the
@@ -55,40 +56,40 @@ def open(recording: Path, at: str | None, **given: Any) -> None:
         report = read_report(recording)
         folder = _recording_of(report)
         if folder is None:
-            need_screens("'bwtui verify' prints the report as plain text")
-            _open_report(recording, report, given)
+            need_screens("run the audit again without --json to print it as text")
+            _open_report(recording, report, options)
             return
         recording = folder
-    _open_recording(recording, at, report, given)
+    _open_recording(recording, at, report, options)
 
 
 def _open_recording(
-    recording: Path, at: str | None, report: "AuditReport | None", given: dict[str, Any]
+    recording: Path, at: str | None, report: "AuditReport | None", options: dict[str, Any]
 ) -> None:
-    from bwtui.recording.reading.reader import open_recording
+    from bwtui.recording.reader import open_recording
     from bwtui.tui.audit.session import RecordingAuditSession
-    from bwtui.tui.choices.choices import chosen
+    from bwtui.tui.choices import chosen
     from bwtui.tui.recording_app import run_recording
 
     view = open_recording(recording)
     try:
+        choices = chosen(relay_options.load(options))
         need_screens(f"'bwtui recording info {recording}' works without one")
-        choices = chosen(relay_options.load(given))
-        services = connections(given, view.source.broker, view.source.registry)
+        services = connections(options, view.source.broker, view.source.registry)
         audit = RecordingAuditSession(recording, services, report)
         run_recording(view, lambda: open_recording(recording), at, _unfinished(view), audit, choices)
     finally:
         view.close()
 
 
-def _open_report(path: Path, report: "AuditReport", given: dict[str, Any]) -> None:
+def _open_report(path: Path, report: "AuditReport", options: dict[str, Any]) -> None:
     from bwtui.tui.audit.session import AuditSession
-    from bwtui.tui.choices.choices import chosen
-    from bwtui.tui.report_app import run_report
+    from bwtui.tui.choices import chosen
+    from bwtui.tui.recording_app import run_report
 
     source = report.raw.get("source") or {}
-    services = connections(given, str(source.get("broker", "")), str(source.get("registry", "")))
-    run_report(path.name, AuditSession(services, report), chosen(relay_options.load(given)))
+    services = connections(options, str(source.get("broker", "")), str(source.get("registry", "")))
+    run_report(path.name, AuditSession(services, report), chosen(relay_options.load(options)))
 
 
 def _recording_of(report: "AuditReport") -> Path | None:
@@ -96,27 +97,27 @@ def _recording_of(report: "AuditReport") -> Path | None:
     folder = report.recording
     if folder is None or not folder.is_dir():
         return None
-    from bwtui.recording.reading.reader import open_recording
+    from bwtui.recording.reader import open_recording
 
     with contextlib.suppress(BwtuiError), contextlib.closing(open_recording(folder)) as view:
         return folder if report.recording_id in ("", view.source.recording) else None
     return None
 
 
-def connections(given: dict[str, Any], broker: str, registry: str) -> "Connections":
+def connections(options: dict[str, Any], broker: str, registry: str) -> "Connections":
     """Return the Kafka services: from options and settings, or otherwise those of the recording."""
-    from bwtui.cli.auditing.single_records import records_by
-    from bwtui.setting_origins import DEFAULT
+    from bwtui.cli.inputs.audit_sources import records_by
+    from bwtui.options import DEFAULT
     from bwtui.tui.audit.session import Connections
 
-    config = relay_options.load(given)
+    config = relay_options.load(options)
     settings = config.settings()
-    named = {name: config.values[name].origin != DEFAULT for name in ("broker", "schema-registry")}
-    arguments = [part for one in given["kafka_config"] for part in ("-C", one)]
-    arguments += ["--profile", given["profile"]] if given["profile"] else []
+    configured = {name: config.values[name].origin != DEFAULT for name in ("broker", "schema-registry")}
+    arguments = [part for one in options["kafka_config"] for part in ("-C", one)]
+    arguments += ["--profile", options["profile"]] if options["profile"] else []
     return Connections(
-        settings.broker if named["broker"] or not broker else broker,
-        settings.schema_registry if named["schema-registry"] or not registry else registry,
+        settings.broker if configured["broker"] or not broker else broker,
+        settings.schema_registry if configured["schema-registry"] or not registry else registry,
         tuple(arguments),
         lambda brokers, url: records_by(dataclasses.replace(settings, broker=brokers, schema_registry=url)),
     )
@@ -132,4 +133,5 @@ def _unfinished(view: "RecordingReader") -> str:
         return "this recording is still being written; the screens show it as it was when it was opened"
     if view.torn:
         return f"this recording is unfinished and its end is torn; all complete data is shown ({view.torn})"
-    return "this recording is unfinished; 'bwtui recording recover' finishes it; all data is shown"
+    finish = f"bwtui recording recover {shlex.quote(str(view.folder))}"
+    return f"this recording is unfinished; '{finish}' finishes it; all data is shown"

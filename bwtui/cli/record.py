@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from bwtui.cli.connect import run_headless
-from bwtui.cli.options import relay_options
+from bwtui.cli.inputs import relay_options
 from bwtui.errors import Interrupted, UsageError
 
 _EPILOG = """\b
@@ -48,7 +48,7 @@ recording's own; 'bwtui replay' registers the schemas and inserts the registry's
     hidden=("on-record-error",),
 )
 @click.option("--json", "as_json", is_flag=True, help="Write one status object per second to stdout.")
-def record(output: str | None, as_json: bool, **given: Any) -> None:
+def record(output: str | None, as_json: bool, **options: Any) -> None:
     """Record a database's changes into files.
 
     Like 'bwtui connect', it creates publication and slot, copies the tables, and streams their changes. It
@@ -56,7 +56,7 @@ def record(output: str | None, as_json: bool, **given: Any) -> None:
     """
     if not output:
         raise UsageError("-o DIR is missing", "give the folder of the recording")
-    settings = relay_options.load({**given, "record": output}).settings()
+    settings = relay_options.load({**options, "record": output}).settings()
     relay_options.need_packages(settings)
     if settings.on_record_error != "stop":
         raise UsageError(

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bwtui.cli.options import relay_options
-from bwtui.cli.options.relay_name import relay_option
+from bwtui.cli.inputs import relay_options
+from bwtui.cli.inputs.relay_options import relay_option
 from bwtui.cli.output.progress import progress_json_option, view_of
 from bwtui.console import say, say_json
-from bwtui.errors import UsageError
+from bwtui.errors import mutually_exclusive
 
 if TYPE_CHECKING:
-    from bwtui.cli.auditing.repair_target import RepairTarget
+    from bwtui.cli.inputs.repair_target import RepairTarget
     from bwtui.repair.repair import RepairObserver, RepairOutcome
 
 _EPILOG = """\b
@@ -25,8 +25,8 @@ Examples:
   bwtui verify --database --relay shop --json > report.json
   bwtui repair report.json
   bwtui repair --database -d service=shop -s shop -b kafka:9092 -r http://registry:8081
-  bwtui repair --without-relay -d service=shop -s theirs --publication theirs -b kafka:9092 \
-    -r http://registry:8081                  the relay runs elsewhere
+  bwtui repair --without-relay -d service=shop -s theirs --publication theirs \\
+    -b kafka:9092 -r http://registry:8081
 
 \b
 A report only selects tables and relay; they are compared again. The relay reads the
@@ -68,7 +68,7 @@ def repair(
     as_json: bool,
     lost_slot: bool,
     progress_json: bool,
-    **given: Any,
+    **options: Any,
 ) -> None:
     """Send only the keys that differ between tables and topics.
 
@@ -77,48 +77,48 @@ def repair(
     without a row, in the order of its stream. Then everything is compared once more. With --without-relay,
     this command sends alongside a relay on a different machine; the confirmation states the limits of that.
     """
-    from bwtui.cli.auditing.relay import without_variables
-    from bwtui.cli.auditing.repair_target import target_alone, target_of
+    from bwtui.cli.inputs.audit_sources import without_variables
+    from bwtui.cli.inputs.repair_target import target_of, target_without_relay
     from bwtui.cli.output.repair_console import RepairConsole, summary, to_json
 
     if without_relay:
         if relay is not None:
-            raise UsageError("--relay and --without-relay exclude each other", "give only one of them")
-        target = target_alone(report, given, database=database)
+            raise mutually_exclusive("--relay", "--without-relay")
+        target = target_without_relay(report, options, database=database)
     else:
-        target = target_of(report, relay, given, database=database)
-        target = replace(target, only_carried=lost_slot)
+        target = target_of(report, relay, options, database=database)
+        target = replace(target, only_captured=lost_slot)
     view = view_of(as_json=as_json, progress_json=progress_json)
     screen = RepairConsole(target.relay, view, yes=yes or lost_slot, is_dry=dry_run)
-    how = {"is_dry": dry_run, "show_values": show_values}
+    switches = {"is_dry": dry_run, "show_values": show_values}
     with view, contextlib.nullcontext() if without_relay else without_variables():
         if without_relay:
-            outcome = _alone(target, screen, how)
+            outcome = _alone(target, screen, switches)
         else:
-            outcome = _over_relay(target, screen, how, is_heal=lost_slot)
+            outcome = _over_relay(target, screen, switches, is_heal=lost_slot)
     outcome.notes = [*target.notes, *outcome.notes]
     if as_json:
         say_json(to_json(target, outcome))
     else:
-        say(*summary(target.relay, outcome, is_known=screen.has_asked))
+        say(*summary(target.relay, outcome, is_shown=screen.has_asked))
     raise click.exceptions.Exit(outcome.exit_code)
 
 
 def _over_relay(
-    target: "RepairTarget", watch: "RepairObserver", how: dict[str, Any], *, is_heal: bool
+    target: "RepairTarget", watch: "RepairObserver", switches: dict[str, Any], *, is_heal: bool
 ) -> "RepairOutcome":
-    from bwtui.cli.auditing.registry import ask_registry
+    from bwtui.cli.inputs.audit_sources import ask_registry
     from bwtui.repair.relay_repair import RelayRepair
 
     ask = ask_registry(target.settings)
-    repair = RelayRepair(target.settings, target.compare, ask, watch, relay=target.relay, **how)
+    repair = RelayRepair(target.settings, target.compare, ask, watch, relay=target.relay, **switches)
     repair.is_whole, repair.is_heal = target.is_whole, is_heal
     return repair.run()
 
 
-def _alone(target: "RepairTarget", watch: "RepairObserver", how: dict[str, Any]) -> "RepairOutcome":
-    from bwtui.cli.auditing.registry import ask_registry
-    from bwtui.cli.auditing.repair_target import refuse_ours
+def _alone(target: "RepairTarget", watch: "RepairObserver", switches: dict[str, Any]) -> "RepairOutcome":
+    from bwtui.cli.inputs.audit_sources import ask_registry
+    from bwtui.cli.inputs.repair_target import refuse_local_relays
     from bwtui.repair.producer import RowProducer
     from bwtui.repair.standalone_repair import StandaloneRepair
 
@@ -131,6 +131,6 @@ def _alone(target: "RepairTarget", watch: "RepairObserver", how: dict[str, Any])
             watch,
             producer=producer,
             topics=topics,
-            refuse_ours=lambda: refuse_ours(target, topics.values()),
-            **how,
+            refuse_local_relays=lambda: refuse_local_relays(target, topics.values()),
+            **switches,
         ).run()

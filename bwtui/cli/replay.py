@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bwtui.cli.options.number_type import NumberType
-from bwtui.cli.options.relay_options import load, takes
+from bwtui.cli.inputs.relay_options import NumberType, load, takes
 from bwtui.cli.output.progress import progress_json_option, view_of
 from bwtui.cli.recording.selection import selection_options
 from bwtui.console import say, say_json
-from bwtui.errors import Indeterminate, UsageError
+from bwtui.errors import Indeterminate, mutually_exclusive
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,7 +49,7 @@ possible duplicates, 4 no connection, 6 the recording is damaged or unfinished, 
 @click.option(
     "--keep-ids",
     is_flag=True,
-    help="Fail instead of changing a schema id: the registry must have all of them.",
+    help="Keep the recorded schema ids; fail if the registry does not have each schema under its id.",
 )
 @click.option("--rate", metavar="N", type=NumberType(1, 10**9), help="Maximum messages per second.")
 @click.option(
@@ -85,34 +84,34 @@ def replay(
     progress_json: bool,
     spark_master: str | None,
     with_repeats: bool,
-    **given: Any,
+    **arguments: Any,
 ) -> None:
     """Write the messages of RECORDING to Kafka again: byte for byte, and in order for each key."""
     from bwtui.cli.output.replay_console import ReplayConsole, summary, to_json
-    from bwtui.cycles import look_rarely
+    from bwtui.cycles import collect_rarely
     from bwtui.replay.replay import Replay, ReplayJob
     from bwtui.state_folder import state_root
 
     names = ("broker", "schema_registry", "kafka_config", "profile")
     # The prefix only for its check: the one of a relay, in a variable or a file, does not apply here.
-    prefix = {"topic_prefix": given["topic_prefix"]}
-    settings = load({name: given.pop(name) for name in names} | prefix).settings()
-    options = _options(given)
+    prefix = {"topic_prefix": arguments["topic_prefix"]}
+    settings = load({name: arguments.pop(name) for name in names} | prefix).settings()
+    options = _options(arguments)
     if spark_master is not None:
         from bwtui.spark.session import check_master
 
         check_master(spark_master)
-    chosen = _selection(recording, given, with_repeats=with_repeats)
+    selected = _selection(recording, arguments, with_repeats=with_repeats)
 
     # With --json nothing is written to stderr, except a bar on a terminal.
     view = view_of(as_json=as_json and not sys.stderr.isatty(), progress_json=progress_json)
     from bwtui.spark.arrow import leave_pandas_out
 
-    look_rarely()
+    collect_rarely()
     leave_pandas_out()
     with closing(target(settings)) as goal, ReplayConsole(view, yes=yes) as screen:
-        job = ReplayJob(recording, goal, chosen, state_root() / "replays", options)
-        outcome = Replay(job, screen).run(lambda: _spark(spark_master), is_wanted=spark_master is not None)
+        job = ReplayJob(recording, goal, selected, state_root() / "replays", options)
+        outcome = Replay(job, screen).run(lambda: _spark(spark_master), with_spark=spark_master is not None)
     if as_json:
         say_json(to_json(outcome))
     else:
@@ -129,9 +128,9 @@ def _spark(master: str | None) -> "AbstractContextManager[SparkSession]":
 
 def target(settings: "RelaySettings") -> "ReplayTarget":
     """Return the Kafka and the registry of the relay's settings. Raises UsageError."""
-    from bwtui.cli.options.librdkafka import check
+    from bwtui.cli.inputs.librdkafka import check
     from bwtui.encode.registry import SchemaRegistry
-    from bwtui.kafka.config import IN_BULK, client_config, producer_config
+    from bwtui.kafka.client import IN_BULK, client_config, producer_config
     from bwtui.replay.replay import ReplayTarget
     from bwtui.sink.topics import TopicAdmin
 
@@ -145,23 +144,23 @@ def target(settings: "RelaySettings") -> "ReplayTarget":
     return ReplayTarget(client, producer, make_topic, registry)
 
 
-def _options(given: dict[str, Any]) -> "ReplayOptions":
+def _options(arguments: dict[str, Any]) -> "ReplayOptions":
     from bwtui.replay.replay import ReplayOptions
 
-    rate, pace, prefix = given.pop("rate"), given.pop("pace"), given.pop("topic_prefix")
+    rate, pace, prefix = arguments.pop("rate"), arguments.pop("pace"), arguments.pop("topic_prefix")
     if rate is not None and pace is not None:
-        raise UsageError("--rate and --pace exclude each other", "give only one of them")
+        raise mutually_exclusive("--rate", "--pace")
     names = ("keep_ids", "dry_run", "restart", "only_missing")
-    return ReplayOptions(prefix, rate=rate, pace=pace, **{name: given.pop(name) for name in names})
+    return ReplayOptions(prefix, rate=rate, pace=pace, **{name: arguments.pop(name) for name in names})
 
 
-def _selection(recording: Path, given: dict[str, Any], *, with_repeats: bool) -> Any:
+def _selection(recording: Path, arguments: dict[str, Any], *, with_repeats: bool) -> Any:
     from bwtui.cli.recording.selection import selection
-    from bwtui.recording.reading.reader import open_recording
+    from bwtui.recording.reader import open_recording
 
     end = 0
-    if any(given[name] for name in ("where", "from_time", "to_time")):
+    if any(arguments[name] for name in ("where", "from_time", "to_time")):
         view = open_recording(recording)
         end = view.last_time
         view.close()
-    return selection(end, given, with_repeats=with_repeats)
+    return selection(end, arguments, with_repeats=with_repeats)

@@ -1,6 +1,7 @@
 """`bwtui sandbox`: PostgreSQL, Kafka and a schema registry on this machine, without installation."""
 
 import shlex
+from collections.abc import Set
 from typing import Any
 
 import click
@@ -40,7 +41,7 @@ def sandbox() -> None:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def up(major: str, brokers: str, as_json: bool) -> None:
-    """Start all services and wait until they are ready; running services are not restarted."""
+    """Start all services and wait until they are ready. Running services are not restarted."""
     box = Sandbox(postgres_major=int(major), brokers=int(brokers))
     with for_stderr() as progress:
         box.up(progress)
@@ -51,10 +52,19 @@ def up(major: str, brokers: str, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def status(as_json: bool) -> None:
     """Show whether each service is ready; exit code 4 unless all are."""
-    status = _running(Sandbox())
-    _show(status, as_json)
+    box = Sandbox()
+    status = _running(box)
+    silent = box.silent_services(status)
+    _show(status, as_json, silent)
     if not status.ready:
-        raise ConnectionFailed("some services are not ready", "start the others with 'bwtui sandbox up'")
+        raise ConnectionFailed("some services are not ready", "start them with 'bwtui sandbox up'")
+    if silent:
+        frozen = " ".join(str(status.services[name].pid) for name in sorted(silent))
+        raise ConnectionFailed(
+            "some services do not answer",
+            f"resume them if they are suspended: kill -CONT {frozen}; otherwise restart all with 'bwtui "
+            "sandbox down' and 'bwtui sandbox up'",
+        )
 
 
 @sandbox.command()
@@ -70,6 +80,7 @@ def env() -> None:
 def down(wipe: bool) -> None:
     """Stop all services; their data is kept for the next 'up'."""
     Sandbox().down(wipe=wipe)
+    say("the sandbox is stopped" + (" and its data is deleted" if wipe else ""))
 
 
 def _variables(services: ServiceAddresses) -> dict[str, str]:
@@ -87,24 +98,25 @@ def _running(box: Sandbox) -> SandboxStatus:
     return status
 
 
-def _show(status: SandboxStatus, as_json: bool) -> None:
+def _show(status: SandboxStatus, as_json: bool, silent: Set[str] = frozenset()) -> None:
     if as_json:
-        say_json(_as_json(status))
+        say_json(_as_json(status, silent))
     else:
-        _print_table(status)
+        _print_table(status, silent)
 
 
-def _as_json(status: SandboxStatus) -> dict[str, Any]:
+def _as_json(status: SandboxStatus, silent: Set[str]) -> dict[str, Any]:
     return {
         "postgres": status.endpoints.postgres,
         "broker": status.endpoints.broker,
         "schema_registry": status.endpoints.schema_registry,
         "pids": status.pids,
         "states": {name: str(service.state) for name, service in status.services.items()},
+        "silent": sorted(silent),
     }
 
 
-def _print_table(status: SandboxStatus) -> None:
+def _print_table(status: SandboxStatus, silent: Set[str]) -> None:
     from rich.table import Table
 
     addresses = {
@@ -115,6 +127,10 @@ def _print_table(status: SandboxStatus) -> None:
     table = Table("service", "state", "address", "pid", box=None, pad_edge=False, header_style="bold")
     for name, service in status.services.items():
         state = f"{service.state} ({service.reason})" if service.reason else str(service.state)
+        if service.reason.startswith("it ended "):
+            state = service.reason.removeprefix("it ")
+        if name in silent:
+            state = "does not answer"
         table.add_row(service.title, state, addresses[name], str(service.pid or "–"))
     terminal(soft_wrap=True).print(table)
     say("", 'For a shell, with the password: eval "$(bwtui sandbox env)"')

@@ -5,14 +5,13 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from bwtui.cli.options.relay_name import relay_option
-from bwtui.cli.options.relay_options import ALL, takes
+from bwtui.cli.inputs.relay_options import ALL, relay_option, takes
 from bwtui.cli.output.table import columns
 from bwtui.console import say, say_json
 from bwtui.errors import DifferencesFound, UsageError
 
 if TYPE_CHECKING:
-    from bwtui.relay.routes.schema_check import TableCheck
+    from bwtui.relay.routes.table_checks import TableCheck
 
 _EPILOG = """\b
 Examples:
@@ -50,17 +49,16 @@ def schema() -> None:
 )
 @relay_option("Take every setting from the running relay NAME.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object with all tables.")
-def check(ddl: TextIO | None, relay: str | None, as_json: bool, **given: Any) -> None:
-    """Check each table's key and value against the registry, without registering or changing anything."""
-    from bwtui.cli.auditing.prechecks import refuse_replaced
-    from bwtui.cli.auditing.relay import running_settings, without_variables
+def check(ddl: TextIO | None, relay: str | None, as_json: bool, **options: Any) -> None:
+    """Check each table's key and value against the registry. Nothing is registered or changed."""
     from bwtui.cli.connect import relay_settings
+    from bwtui.cli.inputs.audit_sources import refuse_replaced, running_settings, without_variables
     from bwtui.encode.registry import SchemaRegistry
-    from bwtui.relay.routes.schema_check import check_schemas
+    from bwtui.relay.routes.table_checks import check_schemas
 
     if relay is not None:
         refuse_replaced("table", "exclude_table")
-    settings = relay_settings(given) if relay is None else running_settings(relay)
+    settings = relay_settings(options) if relay is None else running_settings(relay)
     if settings.output_format != "avro":
         raise UsageError("JSON messages have no schema", "omit -f json")
     script = _read(ddl) if ddl else ""

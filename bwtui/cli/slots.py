@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bwtui.cli.options import relay_options
+from bwtui.cli.inputs import relay_options
 from bwtui.cli.output.table import columns, size
 from bwtui.console import ask, say, say_json
 from bwtui.errors import RefusedError, UsageError
@@ -35,14 +35,17 @@ def slots() -> None:
 @slots.command("list", epilog="\b\nExample:\n  bwtui slots list -d service=shop --json")
 @relay_options.takes("postgres")
 @click.option("--json", "as_json", is_flag=True, help="Print a list of JSON objects.")
-def list_slots(as_json: bool, **given: Any) -> None:
-    """List all slots: plugin, active or not, retained WAL, and confirmed LSN."""
-    with _connected(given) as connection:
+def list_slots(as_json: bool, **options: Any) -> None:
+    """List all slots with plugin, reader, retained WAL and confirmed LSN."""
+    with _connected(options) as connection:
         listed = _read(connection)
     if as_json:
         say_json(listed)
         return
-    head = ("SLOT", "PLUGIN", "DATABASE", "ACTIVE", "WAL STATUS", "KEEPS", "SAFE", "CONFIRMED")
+    if not listed:
+        say("the server has no replication slots")
+        return
+    head = ("SLOT", "PLUGIN", "DATABASE", "ACTIVE", "WAL STATUS", "RETAINED WAL", "SAFE WAL", "CONFIRMED")
     say(*columns(head, [_row(slot) for slot in listed], right=frozenset({5, 6})))
 
 
@@ -65,7 +68,7 @@ def _row(slot: dict[str, Any]) -> tuple[str, ...]:
 @relay_options.takes("postgres")
 @click.option("--yes", is_flag=True, help="Drop the slot without asking for its name.")
 @click.option("--json", "as_json", is_flag=True, help="Print the dropped slot as a JSON object.")
-def drop(name: str, yes: bool, as_json: bool, **given: Any) -> None:
+def drop(name: str, yes: bool, as_json: bool, **options: Any) -> None:
     """Drop the slot NAME. Changes that it has not confirmed can never be read again.
 
     A relay stores a checkpoint of its slot, and does not start if the slot is missing or was moved. This
@@ -73,8 +76,8 @@ def drop(name: str, yes: bool, as_json: bool, **given: Any) -> None:
     takes a new snapshot.
     """
     from bwtui.relay.backfill import chunk_snapshot
-    from bwtui.relay.exactly_once import discarded_position
-    from bwtui.relay.healing.heal_state import forget
+    from bwtui.relay.healing.heal import forget
+    from bwtui.relay.slot_checkpoint import discard_position
     from bwtui.source.slot import server_and_database
     from bwtui.state_folder import state_folder
 
@@ -82,47 +85,47 @@ def drop(name: str, yes: bool, as_json: bool, **given: Any) -> None:
         check_slot(name)
     except ValueError as error:
         raise UsageError(*split_advice(error)) from error
-    with _connected(given) as connection:
+    with _connected(options) as connection:
         existing = _read(connection)
         slot = next((slot for slot in existing if slot["name"] == name), None)
         identity = (*server_and_database(connection), name)
-        memories = _memories(identity)
-        _check_droppable(name, slot, memories, existing)
+        checkpoints = _checkpoints(identity)
+        _check_droppable(name, slot, checkpoints, existing)
         if not yes:
             _ask(name, slot)
         if slot is not None:
             _drop(connection, name)
-    for relay, memory in memories.items():
+    for relay, checkpoint in checkpoints.items():
         # The checkpoint last: a kill in between leaves it, so the slot is refused and can be dropped again. A
         # heal without it would recreate the slot, without the new snapshot.
-        discarded_position.forget(state_folder(relay), memory.last)
+        discard_position(state_folder(relay), checkpoint.last)
         forget(state_folder(relay), name)
-        memory.forget()
+        checkpoint.forget()
     chunk_snapshot.forget(identity)
     if as_json:
-        say_json({"dropped": slot, "forgotten_by": list(memories)})
+        say_json({"dropped": slot, "forgotten_by": list(checkpoints)})
         return
     say(f"slot {name} dropped" if slot else f"slot {name} was already missing")
-    for relay in memories:
-        say(f"relay {relay} deleted its checkpoint, and starts with a new snapshot")
+    for relay in checkpoints:
+        say(f"deleted the checkpoint of relay {relay}: its next start takes a new snapshot")
 
 
-def _memories(identity: tuple[str, str, str]) -> "dict[str, SlotCheckpointStore]":
+def _checkpoints(identity: tuple[str, str, str]) -> "dict[str, SlotCheckpointStore]":
     """Return the checkpoints of local relays for a slot of server and database, by relay."""
     from bwtui.relay.slot_checkpoint import SlotCheckpointStore
     from bwtui.state_folder import relay_names, state_folder
 
-    memories = {name: SlotCheckpointStore(state_folder(name), *identity) for name in relay_names()}
-    return {name: memory for name, memory in memories.items() if memory.last is not None}
+    checkpoints = {name: SlotCheckpointStore(state_folder(name), *identity) for name in relay_names()}
+    return {name: checkpoint for name, checkpoint in checkpoints.items() if checkpoint.last is not None}
 
 
 def _check_droppable(
     name: str,
     slot: dict[str, Any] | None,
-    memories: "dict[str, SlotCheckpointStore]",
+    checkpoints: "dict[str, SlotCheckpointStore]",
     existing: list[dict[str, Any]],
 ) -> None:
-    if slot is None and not memories:
+    if slot is None and not checkpoints:
         close = nearest(name, [slot["name"] for slot in existing])
         hint = f"did you mean {close}?" if close else "'bwtui slots list' lists the existing slots"
         raise RefusedError(f"slot {name} does not exist", hint)
@@ -146,8 +149,12 @@ def _ask(name: str, slot: dict[str, Any] | None) -> None:
             err=True,
         )
     else:
-        kept = size(slot["retained_wal_bytes"])
-        say(f"Slot {name} retains {kept} of WAL. Changes that it has not confirmed will be lost.", err=True)
+        retained = size(slot["retained_wal_bytes"])
+        say(
+            f"Slot {name} {_foreign(slot)}retains {retained} of WAL. "
+            "Changes that it has not confirmed will be lost.",
+            err=True,
+        )
     typed = ask("Type the slot's name to drop it")
     if typed.strip() != name:
         raise RefusedError(
@@ -155,19 +162,28 @@ def _ask(name: str, slot: dict[str, Any] | None) -> None:
         )
 
 
+def _foreign(slot: dict[str, Any]) -> str:
+    """Return what a slot is that is not a relay's, before "retains"; "" for a slot that may be a relay's."""
+    from bwtui.source.slot import PLUGIN
+
+    if not slot["plugin"]:
+        return "is a physical slot, which a standby may use. It "
+    return "" if slot["plugin"] == PLUGIN else f"uses plugin {slot['plugin']}, so it is not a relay's. It "
+
+
 def _has_terminal() -> bool:
     return sys.stdin.isatty()
 
 
 @contextlib.contextmanager
-def _connected(given: dict[str, Any]) -> "Iterator[Connection]":
+def _connected(options: dict[str, Any]) -> "Iterator[Connection]":
     """Yield a connection that is closed at the end, and whose errors become plain sentences."""
     import psycopg2
 
     from bwtui.source.connection import connect
-    from bwtui.source.sqlstate_hints import hint_for
+    from bwtui.source.sql_hints import hint_for
 
-    with contextlib.closing(connect(relay_options.load(given).text("postgres"))) as connection:
+    with contextlib.closing(connect(relay_options.load(options).text("postgres"))) as connection:
         try:
             yield connection
         except psycopg2.Error as error:
@@ -176,7 +192,7 @@ def _connected(given: dict[str, Any]) -> "Iterator[Connection]":
 
 
 def _read(connection: "Connection") -> list[dict[str, Any]]:
-    from bwtui.source.retention import list_slots
+    from bwtui.source.lag import list_slots
 
     return [dataclasses.asdict(slot) for slot in list_slots(connection)]
 

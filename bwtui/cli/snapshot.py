@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bwtui.cli.options.relay_name import only_relay, relay_option, status_of
+from bwtui.cli.inputs.relay_options import only_relay, relay_option, running_or_stopped, status_of
 from bwtui.console import say, say_json
-from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, UsageError
+from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, UsageError, mutually_exclusive
 from bwtui.options import nearest
 
 if TYPE_CHECKING:
@@ -40,7 +40,11 @@ cancelled · 4 no relay runs, or it ended meanwhile (it continues after its next
 
 @click.command(epilog=_EPILOG)
 @click.argument("tables", nargs=-1, metavar="[TABLE]...")
-@click.option("--where", metavar="SQL", help="Only rows of one table for which this expression is true.")
+@click.option(
+    "--where",
+    metavar="SQL",
+    help="Only rows of one table for which this SQL expression is true, as after WHERE.",
+)
 @relay_option("The relay that sends the rows; required if several run.")
 @click.option(
     "-u",
@@ -69,75 +73,66 @@ def snapshot(
     """Have the running relay send all rows of TABLEs again, while it streams their changes.
 
     The relay sends the current state of each row, never over a newer state of the same key. Requests survive
-    restarts of the relay, with at most a few rows sent twice. Rows deleted in the meantime get their
-    tombstone from the stream; use 'bwtui repair' for surplus keys in a topic.
+    restarts of the relay, which may then send some rows twice. For rows deleted in the meantime, the stream
+    sends tombstones; use 'bwtui repair' for surplus keys in a topic.
     """
-    asked: dict[BackfillCommand, str | None] = {"pause": pause, "resume": resume, "cancel": cancel}
-    given = [f"--{what}" for what, id in asked.items() if id is not None]
-    _check_usage([*(["TABLE"] if tables else []), *(["--status"] if shows else []), *given], tables, where)
+    ids_by_command: dict[BackfillCommand, str | None] = {"pause": pause, "resume": resume, "cancel": cancel}
+    actions = [f"--{command}" for command, id in ids_by_command.items() if id is not None]
+    _check_usage([*(["TABLE"] if tables else []), *(["--status"] if shows else []), *actions], tables, where)
     if unkeyed and not tables:
         raise UsageError("-u/--unkeyed requires a table", "give a table, or omit the option")
     if tables:
         _send(only_relay(relay), tables, where or "", unkeyed=unkeyed, wait=wait, as_json=as_json)
         return
-    name = _relay_or_stopped(relay)
-    for what, id in asked.items():
+    name = relay or running_or_stopped(_has_backfills)
+    for command, id in ids_by_command.items():
         if id is not None:
-            _print([_control(name, id, what)], as_json=as_json)
+            _print([_control(name, id, command)], as_json=as_json)
     if shows:
         _print(_statuses(name), as_json=as_json)
 
 
-def _relay_or_stopped(named: str | None) -> str:
-    """Return the selected relay; if none runs, the only one with stored backfills."""
+def _has_backfills(name: str) -> bool:
     from bwtui.relay.backfill.store import FOLDER
-    from bwtui.state_folder import relay_names, state_folder
+    from bwtui.state_folder import state_folder
 
-    try:
-        return only_relay(named)
-    except ConnectionFailed:
-        stopped = [name for name in relay_names() if any((state_folder(name) / FOLDER).glob("*.json"))]
-        if not stopped:
-            raise
-    if len(stopped) > 1:
-        raise UsageError("no relay is running", f"choose one with --relay: {', '.join(stopped)}")
-    return stopped[0]
+    return any((state_folder(name) / FOLDER).glob("*.json"))
 
 
-def _control(name: str, id: str, what: "BackfillCommand") -> "BackfillStatus":
+def _control(name: str, id: str, command: "BackfillCommand") -> "BackfillStatus":
     """Pause, resume or cancel a task; for a relay that does not run, at its next start."""
-    from bwtui.relay.backfill.offline_store import offline_store
-    from bwtui.relay.process.control import RelayUnresponsive, RequestRefused, control_backfill
+    from bwtui.relay.backfill.chunk_snapshot import offline_store
+    from bwtui.relay.process.control import RelaySilent, RequestRefused, control_backfill
 
     try:
-        return control_backfill(name, id, what)
-    except (RelayUnresponsive, RequestRefused):
+        return control_backfill(name, id, command)
+    except (RelaySilent, RequestRefused):
         raise
     except ConnectionFailed as error:
         with offline_store(name, error) as store:
-            return store.ask(id, what)
+            return store.control(id, command)
 
 
 def _statuses(name: str) -> "Sequence[BackfillStatus]":
-    from bwtui.relay.backfill.offline_store import offline_store
-    from bwtui.relay.process.control import RelayUnresponsive
+    from bwtui.relay.backfill.chunk_snapshot import offline_store
+    from bwtui.relay.process.control import RelaySilent
 
     try:
         return status_of(name).backfills
-    except RelayUnresponsive:
+    except RelaySilent:
         raise
     except ConnectionFailed as error:
         with offline_store(name, error) as store:
             return store.statuses()
 
 
-def _check_usage(given: list[str], tables: tuple[str, ...], where: str | None) -> None:
-    if not given:
+def _check_usage(actions: list[str], tables: tuple[str, ...], where: str | None) -> None:
+    if not actions:
         raise UsageError(
             "no table was given", "usage: bwtui snapshot TABLE…; --status lists current and recent requests"
         )
-    if len(given) > 1:
-        raise UsageError(f"{given[0]} and {given[1]} exclude each other", "give only one of them")
+    if len(actions) > 1:
+        raise mutually_exclusive(actions[0], actions[1])
     if where is None:
         return
     if not where.strip():
@@ -147,7 +142,7 @@ def _check_usage(given: list[str], tables: tuple[str, ...], where: str | None) -
 
 
 def _print(statuses: "Sequence[BackfillStatus]", *, as_json: bool) -> None:
-    from bwtui.cli.output.backfills import as_table
+    from bwtui.cli.output.table import as_table
     from bwtui.model.backfill import to_json
 
     if as_json:
@@ -162,12 +157,12 @@ def _print(statuses: "Sequence[BackfillStatus]", *, as_json: bool) -> None:
 def _send(
     name: str, tables: "Sequence[str]", where: str, *, unkeyed: bool, wait: bool, as_json: bool
 ) -> None:
-    from bwtui.cli.output.backfills import dropped, ended_badly, wait_for
+    from bwtui.cli.output.table import dropped, ended_badly, wait_for
     from bwtui.relay.process.control import name_if_several, send_again
 
-    wanted = _requests(name, tables, where, unkeyed=unkeyed)
+    requests = _requests(name, tables, where, unkeyed=unkeyed)
     ids: list[str] = []
-    for request in wanted:
+    for request in requests:
         try:
             ids.append(send_again(name, request))
         except BwtuiError:
@@ -192,11 +187,11 @@ def _requests(name: str, tables: "Sequence[str]", where: str, *, unkeyed: bool) 
     """Return the requests, checked against the relay's database. Raises BwtuiError."""
     import psycopg2
 
-    from bwtui.cli.auditing.relay import running_settings, without_variables
+    from bwtui.cli.inputs.audit_sources import running_settings, without_variables
     from bwtui.model.backfill import BackfillRequest
-    from bwtui.source.catalog import TableFilter, list_tables
+    from bwtui.source.catalog import TableFilter, find_named, list_tables
     from bwtui.source.connection import connect, statement_failed
-    from bwtui.source.row_condition import check_condition
+    from bwtui.source.present_rows import check_condition
 
     settings, status = running_settings(name), status_of(name)
     with without_variables():
@@ -207,60 +202,67 @@ def _requests(name: str, tables: "Sequence[str]", where: str, *, unkeyed: bool) 
                     name for name, table in there.items() if TableFilter(settings)(table)
                 }
                 # In the order given, without duplicates.
-                named = list(dict.fromkeys(_carried(name, table, carried, connection) for table in tables))
+                selected = list(dict.fromkeys(_carried(name, table, carried, connection) for table in tables))
+                unlogged = {
+                    one.qualified_name: one.quoted for one in find_named(connection, selected) if one.unlogged
+                }
         except psycopg2.Error as error:
             raise statement_failed(error) from error
-        for table in named:
+        for table in selected:
+            if table in unlogged:
+                raise _is_unlogged(table, unlogged[table])
             _check_key(table, there, unkeyed=unkeyed)
         if where:
-            info = there[named[0]]
+            info = there[selected[0]]
             check_condition(settings.postgres, info.namespace, info.name, where)
-    return [BackfillRequest(table, where=where, unkeyed=unkeyed) for table in named]
+    return [BackfillRequest(table, where=where, unkeyed=unkeyed) for table in selected]
 
 
-def _carried(relay: str, named: str, carried: "Set[str]", connection: "Connection") -> str:
+def _carried(relay: str, table: str, carried: "Set[str]", connection: "Connection") -> str:
     """Return the full name of one of the relay's tables; ``public`` is optional, and quotes are as in SQL."""
     names = {name.removeprefix("public."): name for name in carried} | {name: name for name in carried}
-    if named in names:
-        return names[named]
-    whole = _whole(named)
-    if whole in names:
-        return whole
-    if (error := _no_table(relay, whole, carried, connection)) is not None:
+    if table in names:
+        return names[table]
+    full_name = _whole(table)
+    if full_name in names:
+        return full_name
+    if (error := _no_table(relay, full_name, carried, connection)) is not None:
         raise error
-    raise UsageError(f"table {named} is not captured by relay {relay}", _meant(relay, whole, names))
+    raise UsageError(f"table {table} is not captured by relay {relay}", _meant(relay, full_name, names))
 
 
-def _whole(named: str) -> str:
+def _whole(table: str) -> str:
     """Return ``schema.table`` for a given name; one with a quote is parsed like PostgreSQL does."""
     from bwtui.model.sql import split_qualified
 
-    if '"' in named and (parts := split_qualified(named)) is not None:
+    if '"' in table and (parts := split_qualified(table)) is not None:
         return f"{parts[0] or 'public'}.{parts[1]}"
-    return named
+    return table
 
 
-def _meant(relay: str, named: str, names: "Collection[str]") -> str:
+def _meant(relay: str, table: str, names: "Collection[str]") -> str:
     """Return the hint that names the table that was probably meant."""
-    spelled = sorted(name for name in names if name.casefold() == named.casefold())
+    spelled = sorted(name for name in names if name.casefold() == table.casefold())
     if spelled:
         return f"did you mean {' or '.join(spelled)}? Table names are case-sensitive here"
-    close = nearest(named, names)
+    close = nearest(table, names)
     return f"did you mean {close}?" if close else f"'bwtui status {relay}' lists the tables of the relay"
 
 
-def _no_table(relay: str, whole: str, carried: "Set[str]", connection: "Connection") -> UsageError | None:
+def _no_table(relay: str, full_name: str, carried: "Set[str]", connection: "Connection") -> BwtuiError | None:
     """Return the catalog's explanation for a name that is not one of the relay's tables, if there is one."""
     import psycopg2
 
     from bwtui.source.catalog import find_named
 
     try:
-        found = find_named(connection, [whole, f"public.{whole}"])
+        relations = find_named(connection, [full_name, f"public.{full_name}"])
     except (psycopg2.DataError, UnicodeError):
         # Its characters do not exist in the database's encoding, so nothing there has the name.
         return None
-    for one in found:
+    for one in relations:
+        if one.unlogged:
+            return _is_unlogged(one.qualified_name, one.quoted)
         if one.kind in _NO_TABLES:
             return UsageError(
                 f"{one.qualified_name} is a {_NO_TABLES[one.kind]} and has no rows of its own in the stream",
@@ -272,6 +274,16 @@ def _no_table(relay: str, whole: str, carried: "Set[str]", connection: "Connecti
                 f"give {root}, with --where to select rows",
             )
     return None
+
+
+def _is_unlogged(name: str, quoted: str) -> RefusedError:
+    from bwtui.source.sql_hints import format_sql
+
+    statement = format_sql(f"ALTER TABLE {quoted} SET LOGGED")
+    return RefusedError(
+        f"table {name} is unlogged: PostgreSQL streams none of its changes, so its topic could not follow it",
+        f"run: {statement}; the relay then sends its rows",
+    )
 
 
 def _check_key(name: str, there: "Mapping[str, TableInfo]", *, unkeyed: bool) -> None:

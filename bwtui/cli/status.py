@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bwtui.cli.options.relay_name import all_running, name_argument, status_of
-from bwtui.cli.output.backfills import as_table
-from bwtui.cli.output.table import columns, size
+from bwtui.cli.inputs.relay_options import all_running, name_argument, status_of
+from bwtui.cli.output.table import as_table, columns, plural, size
 from bwtui.console import say, say_json
 from bwtui.errors import ConnectionFailed
 
@@ -50,11 +49,11 @@ def status(name: str | None, as_json: bool) -> None:
 
 def _named(name: str, as_json: bool) -> "Status":
     from bwtui.relay.process import last_status
-    from bwtui.relay.process.control import RelayUnresponsive
+    from bwtui.relay.process.control import RelaySilent
 
     try:
         return status_of(name)
-    except RelayUnresponsive:
+    except RelaySilent:
         raise
     except ConnectionFailed:
         last = last_status.of_ended(name)
@@ -88,10 +87,10 @@ def _as_table(statuses: "list[Status]") -> list[str]:
 def _in_full(s: "Status") -> list[str]:
     from bwtui.model.lsn import format_lsn
 
-    words = s.verdict.sentence or s.detail
+    description = _without_gaps(s) or s.detail
     facts = [
         ("relay", f"{s.name}, pid {s.pid}"),
-        ("state", f"{_state(s)}: {words}" if words else _state(s)),
+        ("state", f"{_state(s)}: {description}" if description else _state(s)),
         *([("detail", s.aside)] if s.aside else []),
         *([("hint", s.verdict.hint)] if s.verdict.hint else []),
         ("from", f"{s.database}, slot {s.slot}, publication {s.publication}"),
@@ -104,11 +103,15 @@ def _in_full(s: "Status") -> list[str]:
     if s.exactly_once:
         facts += _exactly_once(s.exactly_once)
     for label, entry in zip(("unproven", *[""] * len(s.not_proven)), s.not_proven, strict=False):
-        proves = f"; run '{entry.command}'" if entry.command else ""
+        # One command may repair several tables.
+        proves = f"; run: {entry.command}" if entry.command and not _is_hinted(s, entry.command) else ""
         facts.append((label, f"{entry.table} since {format_lsn(entry.since_lsn)}: {entry.reason}{proves}"))
-    if s.not_captured:
-        doctor = "run 'bwtui doctor' with the relay's options for the statement that fixes it"
-        facts.append(("lacking", f"{', '.join(s.not_captured)}: not captured; {doctor}"))
+    if s.comparison and s.not_proven:
+        facts.append(("comparing", s.comparison))
+    if lacking := _lacking(s):
+        doctor = f"; run 'bwtui doctor --relay {s.name}' for the statement that fixes it"
+        shown = "" if "bwtui doctor" in s.verdict.hint else doctor
+        facts.append(("lacking", f"{', '.join(lacking)}: not captured{shown}"))
     if s.first_snapshot:
         facts.append(("snapshot", s.first_snapshot.sentence))
     for label, worker in zip(("workers", *[""] * len(s.snapshot_workers)), s.snapshot_workers, strict=False):
@@ -124,16 +127,53 @@ def _in_full(s: "Status") -> list[str]:
     # The tables of a first snapshot are already listed.
     if again := [b for b in s.backfills if not b.is_over and (b.reason, b.state) != ("first", "waiting")]:
         lines += ["", "backfills:", *(f"  {line}" for line in as_table(again))]
+    open_entries = [e for e in s.errors if not e.is_over]
     for title, entries in (
-        ("last errors:", [e for e in s.errors if not e.is_over]),
-        ("resolved errors:", [e for e in s.errors if e.is_over]),
+        ("last errors:", [e for e in open_entries if e.kind != "notice"]),
+        ("notices:", [e for e in open_entries if e.kind == "notice"]),
+        ("resolved:", [e for e in s.errors if e.is_over]),
     ):
         if entries:
             lines += ["", title]
         for e in entries[-5:]:
-            lines.append(f"  {_lasted(e)}{e.kind}{f' {e.table}' if e.table else ''}: {e.message}")
+            kind = (
+                ""
+                if e.kind == "notice" and not e.is_over
+                else f"{e.kind}{f' {e.table}' if e.table else ''}: "
+            )
+            lines.append(f"  {_lasted(e)}{kind}{e.message}")
             lines += [f"    hint: {e.hint}"] if e.hint and not e.is_over else []
     return lines
+
+
+def _lacking(s: "Status") -> list[str]:
+    """Return the tables that are not captured, without those listed as not proven."""
+    unproven = {entry.table for entry in s.not_proven}
+    return [name for name in s.not_captured if name not in unproven]
+
+
+def _without_gaps(s: "Status") -> str:
+    """Return the verdict's sentence; tables that have lines of their own are only counted in it."""
+    from bwtui.model.gaps import gaps_of
+
+    rest = f"{s.verdict.sentence}; "
+    for gap in gaps_of(s):
+        if gap.key[0] in ("proof", "publication"):
+            rest = rest.replace(f"{gap.says}; ", "", 1)
+    rest = rest.removesuffix("; ")
+    number = len(s.not_proven) + len(_lacking(s))
+    if rest == s.verdict.sentence or not number:
+        return rest
+    counted = (
+        f"{plural(number, 'table')} below may differ from {'its topic' if number == 1 else 'their topics'}"
+    )
+    return f"{counted}; {rest}" if rest else counted
+
+
+def _is_hinted(s: "Status", command: str) -> bool:
+    """Return whether the hint already has ``command``, or one that does the same for all tables."""
+    hinted = s.verdict.hint.rpartition("run: ")[2]
+    return bool(hinted) and f"{command} ".startswith(f"{hinted} ")
 
 
 def _notes(s: "Status") -> list[str]:
@@ -153,11 +193,11 @@ def _state(s: "Status") -> str:
 
 def _exactly_once(s: "ExactlyOnceStatus") -> list[tuple[str, str]]:
     """Return the facts about Kafka's transactions."""
-    took = ""
+    latency = ""
     if s.commit_p50 is not None and s.commit_p99 is not None:
-        took = f", p50 {s.commit_p50 * 1000:.0f} ms, p99 {s.commit_p99 * 1000:.0f} ms"
+        latency = f", p50 {s.commit_p50 * 1000:.0f} ms, p99 {s.commit_p99 * 1000:.0f} ms"
     return [
-        ("exactly", f"once: {s.commits_per_second:g} commits/s{took}, {s.commits:,} in total"),
+        ("kafka", f"exactly once: {s.commits_per_second:g} commits/s{latency}, {s.commits:,} in total"),
         ("", f"transactional.id {s.transactional_id}, position in topic {s.topic}"),
     ]
 

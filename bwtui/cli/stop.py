@@ -2,8 +2,7 @@
 
 import click
 
-from bwtui.cli.options.number_type import NumberType
-from bwtui.cli.options.relay_name import name_argument, only_relay, status_of
+from bwtui.cli.inputs.relay_options import NumberType, name_argument, only_relay, status_of
 from bwtui.console import say
 from bwtui.errors import BwtuiError
 

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bwtui.cli.auditing.prechecks import (
+from bwtui.cli.inputs import relay_options
+from bwtui.cli.inputs.audit_sources import (
+    ask_registry,
     open_all,
     refuse_replaced,
     refuse_unused,
     refuse_unwritable,
+    running_settings,
     unwritable,
+    without_variables,
 )
-from bwtui.cli.auditing.registry import ask_registry
-from bwtui.cli.auditing.relay import running_settings, without_variables
-from bwtui.cli.options import relay_options
-from bwtui.cli.options.number_type import NumberType
-from bwtui.cli.options.relay_name import relay_option
-from bwtui.cli.output.progress import ProgressView, progress_json_option, view_of
+from bwtui.cli.inputs.relay_options import NumberType, relay_option
+from bwtui.cli.output.progress import ProgressView, progress_json_option, silence_reported, view_of
 from bwtui.console import say_json
 from bwtui.errors import BwtuiError, UsageError
 
@@ -36,6 +36,11 @@ Examples:
   bwtui verify before/ after/
   bwtui verify --database -d service=shop -b kafka:9092 -r http://registry:8081 --table 'public\\.orders'
   bwtui verify --database --relay shop
+
+\b
+One RECORDING is compared with the topics in Kafka, two are compared with each other.
+Finished segments that are not sealed yet are sealed first, in the recording's folder,
+as by 'bwtui recording seal'.
 
 \b
 docs/audit.md defines every class. Exit codes: 0 clean, 1 anomalies, 2 an error,
@@ -99,18 +104,19 @@ def verify(
     progress_json: bool,
     spark_master: str | None,
     work_folder: Path | None,
-    **given: Any,
+    **options: Any,
 ) -> None:
     """Verify that nothing was lost, duplicated, changed or reordered; report every anomaly and its place."""
-    from bwtui.cli.options.librdkafka import check
-    from bwtui.cycles import look_rarely
+    from bwtui.cli.inputs.librdkafka import check
+    from bwtui.cycles import collect_rarely
+    from bwtui.relay.process.control import begin_audit, report_audit
 
     _check(recordings, database)
     refuse_unused(recordings, database)
     if relay is not None:
         refuse_replaced()
     # With --relay, the options only select its tables.
-    narrower = relay_options.load(given, alone=relay is not None).settings()
+    narrower = relay_options.load(options, alone=relay is not None).settings()
     settings = narrower if relay is None else running_settings(relay)
     check(settings)
     if html is not None:
@@ -122,28 +128,23 @@ def verify(
     opened = open_all(recordings)
     from bwtui.spark.arrow import leave_pandas_out
 
-    look_rarely()
+    collect_rarely()
     leave_pandas_out()
     view = view_of(as_json=as_json, progress_json=progress_json)
-    began = ""
-    if relay is not None:
-        from bwtui.relay.process.control import begin_audit
-
-        began = begin_audit(relay)
-    with view, without_variables() if relay is not None else contextlib.nullcontext():
+    began = begin_audit(relay) if relay is not None else ""
+    variables = without_variables() if relay is not None else contextlib.nullcontext()
+    with view, silence_reported(view), variables:
         if database:
             report = _database(settings, narrower, relay, view.phase, findings, show_values)
         else:
-            how: dict[str, Any] = {"spark_master": spark_master, "samples": findings}
+            audit_options: dict[str, Any] = {"spark_master": spark_master, "samples": findings}
             if len(opened) == 1:
-                how |= {"deep": deep, "show_values": show_values, "work_folder": work_folder}
-            report = _recordings(opened, settings, view, **how)
+                audit_options |= {"deep": deep, "show_values": show_values, "work_folder": work_folder}
+            report = _recordings(opened, settings, view, **audit_options)
     report.details["command"] = _command()
     # Two recordings are compared without showing values.
     report.details["masked"] = not show_values and report.question != "recordings"
     if relay is not None:
-        from bwtui.relay.process.control import report_audit
-
         report_audit(relay, report.verdict, report.details, began)
     _tell(report, as_json, html)
     raise click.exceptions.Exit(report.exit_code)
@@ -160,19 +161,19 @@ def _check(recordings: tuple[Path, ...], database: bool) -> None:
 
 
 def _recordings(
-    recordings: "list[OpenedRecording]", settings: "RelaySettings", view: ProgressView, **how: Any
+    recordings: "list[OpenedRecording]", settings: "RelaySettings", view: ProgressView, **audit_options: Any
 ) -> "AuditSummary":
     if len(recordings) == 2:
         from bwtui.verify.recordings import verify_recordings
 
-        return verify_recordings(*recordings, on_phase=view.phase, **how)
-    from bwtui.kafka.config import client_config
+        return verify_recordings(*recordings, on_phase=view.phase, **audit_options)
+    from bwtui.kafka.client import client_config
     from bwtui.verify.recording import VerifyOptions, verify_recording
 
     report = verify_recording(
         recordings[0],
         client_config(settings),
-        VerifyOptions(**how),
+        VerifyOptions(**audit_options),
         ask_registry(settings),
         view.phase,
         view.count,
@@ -183,7 +184,7 @@ def _recordings(
 
 def _of_letters(report: "AuditSummary") -> list[str]:
     """Return how many recorded changes are in dead letters, and how to send their rows."""
-    from bwtui.cli.auditing.database import slot_letters
+    from bwtui.cli.inputs.compared_tables import slot_letters
     from bwtui.model.lsn import parse_lsn
 
     first, last = (parse_lsn(report.window[name]) for name in ("first_lsn", "last_lsn"))
@@ -205,7 +206,7 @@ def _database(
     samples: int,
     show_values: bool,
 ) -> "AuditSummary":
-    from bwtui.cli.auditing.database import request_of, source_of
+    from bwtui.cli.inputs.compared_tables import request_of, source_of
     from bwtui.verify.database import verify_database
 
     source = source_of(settings)

@@ -23,7 +23,7 @@ class VerifyRun:
     """The result of one run of ``bwtui verify``."""
 
     #: The subject of the audit, in a word or two.
-    what: str
+    subject: str
     #: The command as a user would type it.
     command: str
     report: Mapping[str, Any]
@@ -39,7 +39,7 @@ class VerifyRun:
         sides = f"{self.report['expected']:,} expected, {self.report['actual']:,} found in Kafka"
         counts = {name: count for name, count in self.report["findings_total"].items() if count}
         classes = ", ".join(f"{count:,} {name}" for name, count in sorted(counts.items()))
-        return f"{self.what}: {self.verdict}: {sides}" + (f"; {classes}" if classes else "")
+        return f"{self.subject}: {self.verdict}: {sides}" + (f"; {classes}" if classes else "")
 
     def error(self) -> BwtuiError | None:
         """Return the error that ends the command with the right exit code, or None if it was clean."""
@@ -56,7 +56,7 @@ class VerifyRun:
 
 
 def run(
-    what: str, arguments: Sequence[str], services: Mapping[str, str], interrupts: Interrupts
+    subject: str, arguments: Sequence[str], services: Mapping[str, str], interrupts: Interrupts
 ) -> VerifyRun:
     """Run ``bwtui verify`` with ``arguments`` on ``services``, which are passed through the environment.
 
@@ -80,7 +80,7 @@ def run(
         _end(process)
     typed = " ".join(["bwtui verify", *arguments])
     if process.returncode in _REPORTED and out.strip():
-        return VerifyRun(what, typed, json.loads(out))
+        return VerifyRun(subject, typed, json.loads(out))
     lines = [line.removeprefix("bwtui: error: ") for line in err.strip().splitlines()]
     sentence = (
         f"'{typed}' ended with exit code {process.returncode}: {lines[-2:][0] if lines else 'no message'}"

@@ -13,6 +13,7 @@ from psycopg2.extras import execute_values
 from bwtui.demo.logs import log_hint
 from bwtui.demo.rows import SITES, Row, ShopRowMaker
 from bwtui.errors import ConnectionFailed, RefusedError
+from bwtui.settings import drop_command
 
 DATABASE = "shop"
 
@@ -180,7 +181,7 @@ def recreate_database(dsn: str, database: str = DATABASE, slots: Sequence[str] =
         # DROP DATABASE can't run inside a transaction.
         connection.autocommit = True
         with connection.cursor() as cursor:
-            _refuse_others(cursor, database, slots)
+            _refuse_foreign_slots(cursor, dsn, database, slots)
             for slot in slots:
                 cursor.execute(
                     "select pg_terminate_backend(active_pid) from pg_replication_slots"
@@ -198,17 +199,17 @@ def recreate_database(dsn: str, database: str = DATABASE, slots: Sequence[str] =
     return make_dsn(dsn, dbname=database)
 
 
-def _refuse_others(cursor: Any, database: str, own_slots: Sequence[str]) -> None:
+def _refuse_foreign_slots(cursor: Any, dsn: str, database: str, demo_slots: Sequence[str]) -> None:
     cursor.execute(
         "select slot_name from pg_replication_slots where database = %s and slot_name <> all(%s) order by 1",
-        [database, list(own_slots)],
+        [database, list(demo_slots)],
     )
     slots = [str(name) for (name,) in cursor.fetchall()]
     if slots:
         raise RefusedError(
             f"the demo can't recreate database {database}: slot {slots[0]} of another relay reads it",
-            f"stop that relay ('bwtui stop') and drop its slot ('bwtui slots drop {slots[0]}'), or wipe the "
-            "demo's services: BWTUI_SANDBOX_HOME=… bwtui sandbox down --wipe",
+            f"stop that relay ('bwtui stop') and drop its slot ('{drop_command(slots[0], dsn)}'), or wipe "
+            "the demo's services: BWTUI_SANDBOX_HOME=… bwtui sandbox down --wipe",
         )
 
 

@@ -161,8 +161,8 @@ def edit_customer(session: ShopTransaction) -> None:
 def close_account(session: ShopTransaction) -> None:
     """Delete a customer with all orders and their items."""
     customer = session.draw.choice(session.memory.customers)
-    own_orders = "select id from public.orders where customer_id = %s"
-    session.delete("public.order_items", f"order_id in ({own_orders})", [customer])
+    customer_orders = "select id from public.orders where customer_id = %s"
+    session.delete("public.order_items", f"order_id in ({customer_orders})", [customer])
     deleted = {row[0] for row in session.delete("public.orders", "customer_id = %s", [customer])}
     session.delete("public.customers", "id = %s", [customer])
 

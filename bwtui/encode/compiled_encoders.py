@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from bwtui.compiled import PACKAGE
+from bwtui.compiled import speedups
 from bwtui.encode.encoder_generator import EncodedRowParts, compile_both, compile_one
 from bwtui.encode.lines import Both, Encoded, EncodedLines, Lines
 from bwtui.types.codec import Encode, InlineCode
@@ -57,7 +57,7 @@ class CompiledEncoders(NamedTuple):
 
 
 def twin(
-    key: EncodedRowParts | None, value: EncodedRowParts, width: int, package: Any = PACKAGE
+    key: EncodedRowParts | None, value: EncodedRowParts, width: int, package: Any = speedups
 ) -> CompiledEncoders | None:
     """Return the encoders for rows of ``width`` columns, or None to use Python for all.
 

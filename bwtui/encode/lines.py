@@ -8,7 +8,7 @@ from bwtui.errors import RowError
 from bwtui.pgoutput.copy_text import unescape_copy_line
 from bwtui.pgoutput.messages import Field
 
-#: Like `bwtui.sink.base.MessageTuple`: key, value, timestamp, headers.
+#: Like `bwtui.sink.destination.MessageTuple`: key, value, timestamp, headers.
 Encoded = tuple[bytes | None, bytes | None, int, list[tuple[str, bytes]] | None]
 Both = Callable[[Sequence[Field]], tuple[bytes | None, bytes]]
 

@@ -4,6 +4,7 @@ It uses Confluent's REST interface through Confluent's own client. Every registr
 the client's subject name strategy is never used.
 """
 
+import hashlib
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -18,10 +19,58 @@ from confluent_kafka.schema_registry.error import SchemaRegistryError
 
 from bwtui.blocking import interruptible, within
 from bwtui.command_log import COMMANDS, REGISTRY
-from bwtui.encode.registry_config import registry_config
 from bwtui.encode.schema_differences import as_record, incompatibilities, misread
 from bwtui.errors import AuthenticationFailed, BwtuiError, ConnectionFailed, UsageError
+from bwtui.options import OfProperty, nearest, usual_place
 from bwtui.settings import Pairs
+
+# The properties in [registry]: those of Confluent's client, with numbers converted.
+
+_OPTION = "registry-config"
+_WHOLE = ("cache.capacity", "max.retries", "retries.wait.ms", "retries.max.wait.ms")
+_NUMBERS = (*_WHOLE, "timeout", "cache.latest.ttl.sec")
+_TEXTS = (
+    *("ssl.ca.location", "ssl.key.location", "ssl.key.password", "ssl.certificate.location"),
+    *("basic.auth.user.info", "proxy", "bearer.auth.credentials.source", "bearer.auth.token"),
+    *("bearer.auth.logical.cluster", "bearer.auth.identity.pool.id", "bearer.auth.client.id"),
+    *("bearer.auth.client.secret", "bearer.auth.scope", "bearer.auth.issuer.endpoint.url"),
+)
+#: Usual names for parts of basic.auth.user.info.
+_OF_A_USER = ("user", "username", "password", "sasl.username", "sasl.password")
+_AS_BROKER = "-r/--schema-registry sets it"
+
+
+def registry_config(url: str, pairs: Pairs, place: OfProperty = usual_place) -> dict[str, Any]:
+    """Return the configuration of a client for ``url``. Raises UsageError with the property's place."""
+    config: dict[str, Any] = {"url": url, "timeout": 10, "max.retries": 0}
+    for key, text in pairs:
+        where = place(_OPTION, key)
+        if key == "url":
+            raise UsageError(f"{where}: url is not allowed: {_AS_BROKER}", "omit this property")
+        if key not in _NUMBERS and key not in _TEXTS:
+            raise UsageError(f"{where}: the registry's client has no property {key}", _hint(key))
+        config[key] = _number(where, key, text) if key in _NUMBERS else text
+    return config
+
+
+def _hint(key: str) -> str:
+    """Return the hint for a property that does not exist."""
+    if key in _OF_A_USER:
+        return 'use basic.auth.user.info, as "USER:PASSWORD"'
+    close = nearest(key, (*_NUMBERS, *_TEXTS))
+    return f"did you mean {close}?" if close else f"valid properties: {', '.join((*_TEXTS, *_NUMBERS))}"
+
+
+def _number(where: str, key: str, text: str) -> float:
+    try:
+        number = int(text) if key in _WHOLE else float(text)
+    except ValueError:
+        number = -1
+    # NaN and infinity fail this comparison too.
+    if not 0 <= number < 1e9:
+        raise UsageError(f"{where}: {key}={text} is not a valid number", f"use one from 0, such as {key} = 5")
+    return number
+
 
 T = TypeVar("T")
 
@@ -38,6 +87,8 @@ _LATER = (408, 429)
 _NOT_ITS_FORM = (json.JSONDecodeError, AttributeError, TypeError, KeyError)
 #: The number of a version or an id in a path: the command log treats all of them as one request.
 _VERSION = re.compile(r"(?:(?<=/versions/)|(?<=/schemas/ids/))\d+$")
+#: The client's message for an answer without a body.
+_SILENT = "Unknown Schema Registry Error: b''"
 _PAGE = re.compile(r"<(?:!doctype|html|head|body|title)\b", re.IGNORECASE)
 #: The text in Python's ssl errors for an untrusted certificate.
 _CERTIFICATE = "CERTIFICATE_VERIFY_FAILED"
@@ -54,7 +105,7 @@ _RENAMED = (
 
 _NO_SUCH_PATH = (
     "check the path in -r/--schema-registry: Confluent's registry has none, Apicurio's is /apis/ccompat/v7; "
-    "and the proxy in front of the registry, if any"
+    "and check the proxy, if there is one"
 )
 
 
@@ -145,7 +196,7 @@ class SchemaRegistry:
         """``config`` has further keys of Confluent's client. Raises BwtuiError when they are invalid."""
         #: The URL, without user and password.
         self.url_without_user = url_without_user(url)
-        self._asked = 0
+        self._requests = 0
         try:
             properties = registry_config(url, config)
             self._client = _RegistryClient(properties)
@@ -204,7 +255,7 @@ class SchemaRegistry:
         requested = Schema(schema, "AVRO")
         self._bound_caches()
         try:
-            with self._asking(subject):
+            with self._explained(subject):
                 answer = self._client.register_schema_full_response(subject, requested)
                 version = answer.version
                 if version is None:
@@ -219,8 +270,8 @@ class SchemaRegistry:
         return RegisteredSchema(subject, answer.schema_id, version, schema)
 
     def _bound_caches(self) -> None:
-        self._asked += 1
-        if self._asked % _SCHEMAS_KEPT == 0:
+        self._requests += 1
+        if self._requests % _SCHEMAS_KEPT == 0:
             self._client.clear_caches()  # type: ignore[no-untyped-call]
 
     def _refuse_misread(self, subject: str, schema: str) -> None:
@@ -269,7 +320,7 @@ class SchemaRegistry:
         wrong = tuple(misread(latest, schema)) if rule != "NONE" else ()
         if wrong:
             return SchemaCheck(subject, "incompatible", rule, wrong)
-        with self._asking(subject):
+        with self._explained(subject):
             if self._client.test_compatibility(subject, requested, verbose=True):
                 return SchemaCheck(subject, "compatible", rule)
         reasons = tuple(incompatibilities(latest, schema, rule))
@@ -296,7 +347,7 @@ class SchemaRegistry:
         level = self._existing(subject, lambda: self._client.effective_compatibility(subject))
         if level is not None:
             return level
-        with self._asking(subject):
+        with self._explained(subject):
             return str(self._client.get_compatibility())
 
     def _look_up(self, subject: str, schema: Schema) -> RegisteredVersion | None:
@@ -308,11 +359,11 @@ class SchemaRegistry:
         newest = self._existing(subject, lambda: self._client.get_latest_version(subject))
         return None if newest is None else newest.schema.schema_str
 
-    def _existing(self, subject: str, ask: Callable[[], T]) -> T | None:
-        """Return the registry's answer to ``ask``, or None if the name or id does not exist."""
-        with self._asking(subject):
+    def _existing(self, subject: str, request: Callable[[], T]) -> T | None:
+        """Return the registry's answer to ``request``, or None if the name or id does not exist."""
+        with self._explained(subject):
             try:
-                return ask()
+                return request()
             except SchemaRegistryError as error:
                 if error.error_code not in MISSING:
                     raise
@@ -348,7 +399,7 @@ class SchemaRegistry:
         )
 
     @contextmanager
-    def _asking(self, subject: str) -> Iterator[None]:
+    def _explained(self, subject: str) -> Iterator[None]:
         """Distinguish an outage from a refusal."""
         try:
             yield
@@ -375,11 +426,9 @@ class SchemaRegistry:
             if status == 404:
                 return self._no_registry("the path does not exist there (HTTP 404)", _NO_SUCH_PATH)
             return self._no_registry(f"{why} (HTTP {status})" if status else why)
-        is_silent = "Unknown Schema Registry Error: b''" in str(error)
-        reason = " ".join(str(error).split())
-        if is_page or is_silent:
-            reason = f"a page with HTTP status {status}" if is_page else f"HTTP {status} without a reason"
-        reason = reason or type(error).__name__
+        reason = plain_reason(error)
+        if is_page:
+            reason = f"a page with HTTP status {status}"
         place = f"the schema registry at {self.url_without_user}"
         if _CERTIFICATE in reason.upper():
             hint = "check ssl.ca.location and the certificates of [registry]"
@@ -404,13 +453,13 @@ class SchemaRegistry:
             return ConnectionFailed(f"{place} is not accepting schemas: {reason[:200]}", hint)
         hint = _NO_SUCH_PATH
         if status != 404:
-            hint = "check the path in -r/--schema-registry, and the proxy in front of the registry, if any"
+            hint = "check the path in -r/--schema-registry, and check the proxy, if there is one"
         return ConnectionFailed(f"{place} does not respond like a registry: {reason[:200]}", hint)
 
     def _no_registry(self, why: str, hint: str = "") -> ConnectionFailed:
         hint = (
             hint
-            or "check scheme, port and path of -r/--schema-registry, and the proxy in front of it, if any"
+            or "check scheme, port and path of -r/--schema-registry, and check the proxy, if there is one"
         )
         problem = f"the server at {self.url_without_user} is not a schema registry: {why}"
         return ConnectionFailed(problem, hint)
@@ -459,6 +508,18 @@ def _record_name(schema: str) -> str:
     return name if "." in name else ".".join(filter(None, (str(record.get("namespace") or ""), name)))
 
 
+def plain_reason(error: Exception) -> str:
+    """Return the reason in an error of the registry's client, on one line."""
+    if not isinstance(error, SchemaRegistryError):
+        # Python puts its own number of the system's error in front.
+        return re.sub(r"\[Errno -?\d+\] ", "", " ".join(str(error).split())) or type(error).__name__
+    status, reason = error.http_status_code, " ".join(str(error.error_message or "").split())
+    if not reason or reason == _SILENT:
+        return f"HTTP {status}"
+    code = f", error code {error.error_code}" if (error.error_code or 0) > 0 else ""
+    return f"{reason} (HTTP {status}{code})"
+
+
 def _refused(subject: str, error: SchemaRegistryError) -> SchemaRefused:
     reason = " ".join(str(error.error_message).split())
     status = error.http_status_code
@@ -472,3 +533,32 @@ def _refused(subject: str, error: SchemaRegistryError) -> SchemaRefused:
 def url_without_user(url: str) -> str:
     scheme, separator, rest = url.partition("://")
     return f"{scheme}{separator}{rest.rpartition('@')[2]}"
+
+
+# Schema ids without a registry, for recordings made without one; a replay maps them to a registry's ids.
+
+_LARGEST_ID = (1 << 31) - 1
+
+
+class LocalRegistry:
+    """Gives every schema an id that depends only on its text, so that later runs assign the same."""
+
+    url_without_user = ""
+
+    def __init__(self) -> None:
+        #: sha256 of the schema that has each id.
+        self._digests: dict[int, bytes] = {}
+
+    def check(self) -> None:
+        """Do nothing: there is no service that could be down."""
+
+    def register(self, subject: str, schema: str) -> RegisteredSchema:
+        """Return the id of ``schema`` (JSON text), whatever the subject."""
+        digest = hashlib.sha256(schema.encode()).digest()
+        number = int.from_bytes(digest[:4], "big") & _LARGEST_ID
+        while not number or self._digests.setdefault(number, digest) != digest:
+            number = (number + 1) & _LARGEST_ID
+        return RegisteredSchema(subject, number, None, schema)
+
+    def close(self) -> None:
+        """Do nothing: nothing is open."""

@@ -68,13 +68,13 @@ class DeadLetterTopicReader:
         #: The next offset to read, by partition.
         self._next: dict[int, int] = {}
         self._places: dict[str, tuple[DeadLetterPosition, ...]] = {}
-        self._records = self._foreign = self._left_out = 0
+        self._records = self._foreign = self._skipped = 0
 
     def places(self, about: Sequence[str]) -> tuple[DeadLetterPosition, ...]:
         """Return the positions of dead letters by `identity`, as far as read; any thread may call this."""
         return tuple(place for one in about for place in self._places.get(one, ()))
 
-    def look(self) -> DeadLetterTopic:
+    def poll(self) -> DeadLetterTopic:
         """Read what is new; `places` returns the positions separately."""
         self._keep()
         if not self._topic:
@@ -88,7 +88,7 @@ class DeadLetterTopicReader:
             return self._failed(plain_kafka_error(reason, self._config, topic))
         except BwtuiError as error:
             return self._failed(error)
-        return DeadLetterTopic(time.time(), "", (), self._topic, self._records, self._foreign, self._left_out)
+        return DeadLetterTopic(time.time(), "", (), self._topic, self._records, self._foreign, self._skipped)
 
     def close(self) -> None:
         """Disconnect; the next poll continues, unless there is none for minutes."""
@@ -154,7 +154,7 @@ class DeadLetterTopicReader:
                 return self._ends(consumer)
             if number not in self._next:
                 self._next[number] = max(low, high - _RECORDS)
-                self._left_out += self._next[number] - low
+                self._skipped += self._next[number] - low
             ends[number] = high
         return ends
 

@@ -31,7 +31,7 @@ from bwtui.kafka.client import (
     plain_kafka_error,
 )
 from bwtui.kafka.commands import LoggedAdmin, ready_client
-from bwtui.kafka.offsets import Place
+from bwtui.kafka.scan import Place
 from bwtui.model.service_views import Consumers, GroupEntry, PartitionLag
 
 #: Maximum number of groups, and of partitions of each, in one answer: those with the largest lag.
@@ -80,7 +80,7 @@ class GroupReader:
         #: Offsets after which the last poll found only transaction markers or compacted offsets.
         self._empty: set[_Unread] = set()
 
-    def look(self, topics: Collection[str]) -> Consumers:
+    def poll(self, topics: Collection[str]) -> Consumers:
         """Return the groups that read ``topics``; the result says what could not be read."""
         begun = time.monotonic()
         notes: list[str] = []
@@ -125,7 +125,7 @@ class GroupReader:
 
     def _listed(self) -> dict[str, str]:
         """Return the state of each group."""
-        result = self._asked().list_consumer_groups(request_timeout=REQUEST_SECONDS).result()
+        result = self._ready_client().list_consumer_groups(request_timeout=REQUEST_SECONDS).result()
         self._heard.has_answered = True
         for error in result.errors:
             # The client's own error class is not an Exception.
@@ -134,7 +134,7 @@ class GroupReader:
 
     def _committed(self, groups: Iterable[str], topics: set[str], notes: list[str]) -> dict[str, _Offsets]:
         """Return each group's committed offsets in ``topics``, without groups that have none there."""
-        admin = self._asked()
+        admin = self._ready_client()
         futures = {
             name: admin.list_consumer_group_offsets(
                 [ConsumerGroupTopicPartitions(name)], request_timeout=REQUEST_SECONDS
@@ -160,7 +160,7 @@ class GroupReader:
         """Return the end of every partition of ``topics``."""
         if not topics:
             return {}
-        admin = self._asked()
+        admin = self._ready_client()
         described = admin.describe_topics(TopicCollection(sorted(topics)), request_timeout=REQUEST_SECONDS)
         places: list[Place] = []
         refused = 0
@@ -184,7 +184,7 @@ class GroupReader:
     def _members(self, groups: list[str]) -> dict[str, int]:
         if not groups:
             return {}
-        futures = self._asked().describe_consumer_groups(groups, request_timeout=REQUEST_SECONDS)
+        futures = self._ready_client().describe_consumer_groups(groups, request_timeout=REQUEST_SECONDS)
         results = {name: _result(future) for name, future in futures.items()}
         return {name: len(one.members) for name, one in results.items() if one is not None}
 
@@ -262,7 +262,7 @@ class GroupReader:
             consumer.unassign()
         return True
 
-    def _asked(self) -> LoggedAdmin:
+    def _ready_client(self) -> LoggedAdmin:
         if self._admin is None:
             self._admin = new_client(LoggedAdmin, {**self._config, "error_cb": self._heard})
         return ready_client(self._admin, self._heard)

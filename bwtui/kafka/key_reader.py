@@ -11,7 +11,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import (
+    TIMESTAMP_LOG_APPEND_TIME,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
 
 from bwtui.errors import ConnectionFailed
 from bwtui.kafka.client import (
@@ -24,7 +31,8 @@ from bwtui.kafka.client import (
     new_client,
     plain_kafka_error,
 )
-from bwtui.kafka.damage import is_damage
+from bwtui.kafka.scan import is_damage
+from bwtui.model.headers import LSN, OPERATION
 
 #: Maximum number of offsets that a search reads over all partitions, and of records kept: the newest ones.
 MOST_OFFSETS, KEPT = 50_000, 1_000
@@ -75,7 +83,7 @@ class KeyRecords:
     #: Number of all records found, including those not kept.
     count: int = 0
     #: Number of offsets read; ``is_cut`` if older ones were not read.
-    looked: int = 0
+    scanned: int = 0
     is_cut: bool = False
     #: True if some records were unreadable because of a wrong checksum.
     is_damaged: bool = False
@@ -125,7 +133,7 @@ class KeyReader:
             low, high = self._bounds(topic, number)
             begin = max(low, high - MOST_OFFSETS // len(numbers))
             result.is_cut |= begin > low
-            result.looked += high - begin
+            result.scanned += high - begin
             ranges[number] = (begin, high)
         size = 0
         for message in self._read(topic, ranges):
@@ -170,14 +178,14 @@ class KeyReader:
         )
         return int(low), int(high)
 
-    def _patiently(self, ask: Callable[[float], T], topic: str | None = None) -> T:
+    def _patiently(self, request: Callable[[float], T], topic: str | None = None) -> T:
         """Repeat a request until it succeeds or its time limit is over. Raises BwtuiError."""
         begun = time.monotonic()
         self._heard.forget()
         while True:
-            self._look_around()
+            self._poll_events()
             try:
-                answer = ask(_TRY_SECONDS)
+                answer = request(_TRY_SECONDS)
             except KafkaException as error:
                 # The client reports the errors of its brokers only when it is polled.
                 self._consumer.poll(0)
@@ -200,7 +208,7 @@ class KeyReader:
         consumer.assign([TopicPartition(topic, number, ranges[number][0]) for number in ends])
         try:
             while ends:
-                self._look_around()
+                self._poll_events()
                 for message in consumer.consume(_AT_A_TIME, _TRY_SECONDS):
                     heard_at = time.monotonic()
                     number, offset = message.partition(), message.offset() or 0
@@ -234,7 +242,7 @@ class KeyReader:
             "check that the broker is running and not suspended",
         )
 
-    def _look_around(self) -> None:
+    def _poll_events(self) -> None:
         if self._stopped():
             raise ConnectionFailed(
                 "the read was cancelled", "no action needed: its result is no longer required"
@@ -245,3 +253,101 @@ def _stored(message: Message) -> StoredRecord:
     headers = tuple((name, value or b"") for name, value in headers_of(message))
     place = (message.partition() or 0, message.offset() or 0)
     return StoredRecord(*place, message.timestamp()[1], message.key(), message.value(), headers)
+
+
+# Read the newest part of topics: records sent since a commit, according to the headers of --headers.
+#
+# Records are in a partition in the order of sending, and rows that are read again are sent again: an old
+# commit may follow a newer one. But a record's timestamp is the time of its commit, whenever it is sent,
+# and Kafka's time index finds the first record at or after a time. So the scan begins at the time of an
+# older commit.
+
+#: Number of records in the first step into a partition's past, and the factor of each further step.
+_FIRST, _MORE = 1_000, 8
+#: Maximum amount by which a later commit in the WAL may have an earlier time (milliseconds).
+_UNORDERED_MS = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class RecentRecord:
+    """The last record of a key in the scanned range."""
+
+    partition: int
+    offset: int
+    lsn: int
+    operation: str
+    is_tombstone: bool
+
+
+@dataclass(slots=True)
+class RecentRecords:
+    """Records sent since a commit."""
+
+    #: By the bytes of the key.
+    sent: dict[bytes, RecentRecord] = field(default_factory=dict)
+    #: Number of records without a header, whose age is unknown, and of those without a key.
+    unknown: int = 0
+    keyless: int = 0
+
+
+class RecentRecordReader(KeyReader):
+    """Reads the records sent since a commit; for one thread."""
+
+    def sent_since(self, topic: str, ends: Mapping[int, int], lsn: int) -> RecentRecords:
+        """Return the records before ``ends`` of commits whose WAL record begins at or after ``lsn``.
+
+        Raises BwtuiError.
+        """
+        tail = RecentRecords()
+        for partition, end in ends.items():
+            begin = self._first(topic, partition, end, lsn)
+            for message in self._read(topic, {partition: (begin, end)}):
+                _take(tail, message, lsn)
+        return tail
+
+    def _first(self, topic: str, partition: int, end: int, lsn: int) -> int:
+        """Return an offset before which there is no record of these commits."""
+        low, _ = self._bounds(topic, partition)
+        begin, count, oldest = end, _FIRST, None
+        while begin > low and oldest is None:
+            begin, before = max(low, begin - count), begin
+            count *= _MORE
+            with_lsn = 0
+            for message in self._read(topic, {partition: (begin, before)}):
+                record_lsn = None if is_damage(message) else _lsn(message)
+                with_lsn += record_lsn is not None
+                if record_lsn is not None and record_lsn < lsn:
+                    kind, time = message.timestamp()
+                    if kind == TIMESTAMP_LOG_APPEND_TIME:
+                        # LogAppendTime is unrelated to the commit.
+                        return low
+                    oldest = time if oldest is None else min(oldest, time)
+            if not with_lsn:
+                # The writer of these records adds no headers, so earlier ones don't help either.
+                return begin
+        if oldest is None:
+            return begin
+        at = TopicPartition(topic, partition, oldest - _UNORDERED_MS)
+        (place,) = self._patiently(
+            lambda seconds: self._consumer.offsets_for_times([at], timeout=seconds), topic
+        )
+        return min(begin, int(place.offset)) if place.offset >= 0 else begin
+
+
+def _take(tail: RecentRecords, message: Message, lsn: int) -> None:
+    key = None if is_damage(message) else message.key()
+    headers = {} if is_damage(message) else dict(headers_of(message))
+    record_lsn = int.from_bytes(headers[LSN] or b"") if LSN in headers else None
+    if record_lsn is None:
+        tail.unknown += 1
+    elif record_lsn >= lsn and key is None:
+        tail.keyless += 1
+    elif record_lsn >= lsn and key is not None:
+        operation = (headers.get(OPERATION) or b"").decode("ascii", "replace")
+        place = (message.partition() or 0, message.offset() or 0)
+        tail.sent[key] = RecentRecord(*place, record_lsn, operation, message.value() is None)
+
+
+def _lsn(message: Message) -> int | None:
+    value = dict(headers_of(message)).get(LSN)
+    return int.from_bytes(value) if value else None

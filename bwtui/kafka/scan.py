@@ -20,24 +20,372 @@ Every wait has a limit: for the last offset, which may be a hole, and for a brok
 
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
-from typing import ClassVar, Literal, NamedTuple, cast
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple, cast
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    ClusterMetadata,
+    ConfigResource,
+    OffsetSpec,
+    ResourceType,
+)
 
+from bwtui.command_log import COMMANDS, KAFKA
 from bwtui.errors import BwtuiError, ConnectionFailed
 from bwtui.kafka.client import (
     MISSING_TOPIC,
     READING,
+    REQUEST_SECONDS,
+    WITHOUT_LEADER,
     Config,
     LastClientError,
+    cluster_metadata,
     missing_topic,
     new_client,
     plain_kafka_error,
 )
-from bwtui.kafka.damage import begins, is_always_reported, is_damage, is_within, readable_after
-from bwtui.kafka.offsets import ends
-from bwtui.kafka.splits import Hole, Split
+
+# Pin the state of topics before a scan starts: offsets, settings, and the cluster.
+#
+# ::
+#
+#     pinned = pin(config, ["shop.orders", "shop.items"])
+#     pinned.offsets["shop.orders", 0]       # (low, high): the log's start, and after its last record
+#     pinned.topics["shop.orders"].compacts  # and every other setting that explains missing records
+#     pinned.cluster_id
+#
+# Offsets cover everything that was written, including uncommitted transactions (read_uncommitted).
+
+_LEADER_SECONDS = 0.1
+
+#: Topic and partition number.
+Place = tuple[str, int]
+#: ``[low, high)``
+Range = tuple[int, int]
+
+#: The settings of a topic that determine which records may legitimately be missing from it.
+SETTINGS = (
+    "cleanup.policy",
+    "retention.ms",
+    "retention.bytes",
+    "min.compaction.lag.ms",
+    "max.compaction.lag.ms",
+    "delete.retention.ms",
+    "segment.ms",
+    "message.timestamp.type",
+    "min.insync.replicas",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    """The pinned state of one topic."""
+
+    name: str
+    partitions: int
+    #: Values in Kafka's notation; None without the right to see them.
+    settings: Mapping[str, str] | None
+
+    @property
+    def compacts(self) -> bool | None:
+        """Return whether the topic is compacted; None if unknown."""
+        return None if self.settings is None else "compact" in self.settings["cleanup.policy"]
+
+    @property
+    def deletes(self) -> bool | None:
+        """Return whether the topic deletes old segments; None if unknown."""
+        return None if self.settings is None else "delete" in self.settings["cleanup.policy"]
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedTopics:
+    """The pinned state for a scan."""
+
+    cluster_id: str
+    offsets: Mapping[Place, Range]
+    topics: Mapping[str, TopicState]
+
+    @property
+    def messages(self) -> int:
+        """Total number of offsets in the ranges, an upper bound on the number of messages."""
+        return sum(high - low for low, high in self.offsets.values())
+
+
+def pin(config: Config, topics: Iterable[str], *, some_may_lack: bool = False) -> PinnedTopics:
+    """Return the current start and end of each partition of ``topics``, and their settings.
+
+    With ``some_may_lack``, missing topics are left out, unless all are missing. Raises RefusedError for a
+    missing topic, ConnectionFailed when Kafka does not answer or rejects the login, UsageError for an invalid
+    property.
+    """
+    with COMMANDS.issued(KAFKA, "look up topics, their settings and offsets"):
+        return _pin(config, sorted(set(topics)), some_may_lack=some_may_lack)
+
+
+def _pin(config: Config, names: Sequence[str], *, some_may_lack: bool) -> PinnedTopics:
+    metadata = _metadata(config)
+    admin = new_client(AdminClient, config)
+    existing = {name: metadata.topics[name].partitions for name in names if name in metadata.topics}
+    for name in names:
+        if name not in existing and not (existing and some_may_lack):
+            raise missing_topic(name)
+    names = sorted(existing)
+    places = [(name, number) for name in names for number in sorted(existing[name])]
+    settings = _settings(admin, config, names)
+    states = {name: TopicState(name, len(existing[name]), settings[name]) for name in names}
+    return PinnedTopics(metadata.cluster_id or "", _bounds(admin, config, places), states)
+
+
+def partitions(config: Config) -> tuple[str, dict[str, int]]:
+    """Return the cluster's id, and the number of partitions of each topic; raises as `pin` does."""
+    metadata = _metadata(config)
+    counts = {name: len(topic.partitions) for name, topic in metadata.topics.items() if topic.partitions}
+    return metadata.cluster_id or "", counts
+
+
+def ends(config: Config, place: Place) -> tuple[int, int, int]:
+    """Return the current start, stable end and end of one partition's log."""
+    admin = new_client(AdminClient, config)
+    low = _list(admin, config, [place], OffsetSpec.earliest())[place]
+    stable = _list(admin, config, [place], OffsetSpec.latest(), IsolationLevel.READ_COMMITTED)[place]
+    high = _list(admin, config, [place], OffsetSpec.latest())[place]
+    return low, stable, high
+
+
+def _metadata(config: Config) -> ClusterMetadata:
+    heard = LastClientError()
+    admin = new_client(AdminClient, {**config, "error_cb": heard})
+    try:
+        return cluster_metadata(admin, heard, str(config["bootstrap.servers"]))
+    except KafkaException as error:
+        raise plain_kafka_error(error.args[0], config) from error
+
+
+def _bounds(admin: AdminClient, config: Config, places: list[Place]) -> dict[Place, Range]:
+    low = _list(admin, config, places, OffsetSpec.earliest())
+    high = _list(admin, config, places, OffsetSpec.latest())
+    return {place: (low[place], high[place]) for place in places}
+
+
+def _list(
+    admin: AdminClient,
+    config: Config,
+    places: list[Place],
+    where: OffsetSpec,
+    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+) -> dict[Place, int]:
+    if not places:
+        return {}
+    offsets: dict[Place, int] = {}
+    deadline = time.monotonic() + REQUEST_SECONDS
+    while True:
+        request = {TopicPartition(*place): where for place in places if place not in offsets}
+        answers = admin.list_offsets(request, isolation_level=isolation, request_timeout=REQUEST_SECONDS)
+        for at, answer in answers.items():
+            if _failed_with(answer, WITHOUT_LEADER) and time.monotonic() < deadline:
+                continue
+            offsets[at.topic, at.partition] = int(_result(answer, config, at.topic).offset)
+        if len(offsets) == len(set(places)):
+            return offsets
+        time.sleep(_LEADER_SECONDS)
+
+
+def _settings(admin: AdminClient, config: Config, topics: list[str]) -> dict[str, dict[str, str] | None]:
+    resources = [ConfigResource(ResourceType.TOPIC, name) for name in topics]
+    answers = admin.describe_configs(resources, request_timeout=REQUEST_SECONDS) if resources else {}
+    settings: dict[str, dict[str, str] | None] = {}
+    for resource, answer in answers.items():
+        if _failed_with(answer, {KafkaError.TOPIC_AUTHORIZATION_FAILED}):
+            settings[resource.name] = None
+        else:
+            entries = _result(answer, config, resource.name)
+            settings[resource.name] = {key: entries[key].value for key in SETTINGS if key in entries}
+    return settings
+
+
+def _failed_with(answer: "Future[Any]", codes: Collection[int]) -> bool:
+    error = answer.exception()
+    return isinstance(error, KafkaException) and error.args[0].code() in codes
+
+
+def _result(answer: "Future[Any]", config: Config, topic: str) -> Any:
+    try:
+        return answer.result()
+    except KafkaException as error:
+        raise plain_kafka_error(error.args[0], config, topic) from error
+
+
+# Ranges of offsets, divided into splits for parallel reading.
+
+#: A consumer prefetches tens of thousands of messages, which are wasted at the end of a split.
+SMALLEST = 50_000
+#: Limits the holes that one task keeps, and the cost of a lost executor.
+LARGEST = 2_000_000
+_SPLITS_A_CORE = 2
+
+
+class Split(NamedTuple):
+    """The offsets ``[low, high)`` of one partition, or a part of them."""
+
+    topic: str
+    partition: int
+    low: int
+    high: int
+
+
+class Hole(NamedTuple):
+    """Offsets ``[low, high)`` that were not delivered; `bwtui.kafka.scan` has the kinds."""
+
+    kind: str
+    low: int
+    high: int
+
+
+def split(
+    offsets: Mapping[Place, Range], cores: int, smallest: int = SMALLEST, largest: int = LARGEST
+) -> list[Split]:
+    """Divide ``offsets`` into splits of similar size, a few per core; empty ranges yield none."""
+    total = sum(high - low for low, high in offsets.values())
+    size = min(max(-(-total // (cores * _SPLITS_A_CORE)), smallest), largest)
+    return [
+        Split(*place, low + (high - low) * number // count, low + (high - low) * (number + 1) // count)
+        for place, (low, high) in sorted(offsets.items())
+        # A partition that is only a little larger is not split.
+        for count in [max(round((high - low) / size), -(-(high - low) // largest), int(high > low))]
+        for number in range(count)
+    ]
+
+
+# Find where a log is readable again after a damaged batch.
+#
+# A batch has one checksum. librdkafka reports where a batch with a wrong checksum begins, and the rest of
+# the broker's answer is unusable. The broker sends the batch again for every offset within it; so the batch
+# ends at the first offset for which it does not. The search for that offset doubles its steps, then halves
+# them, with a new assignment for each.
+
+#: librdkafka's errors for bytes that are not a batch, and a broker's error for a log that it can't read
+#: itself.
+_DAMAGE = frozenset(
+    {
+        KafkaError._BAD_MSG,
+        KafkaError._BAD_COMPRESSION,
+        KafkaError._NOT_IMPLEMENTED,
+        KafkaError._UNDERFLOW,
+        KafkaError.INVALID_MSG,
+    }
+)
+_WAIT_SECONDS = 0.1
+#: For a batch of an unknown version librdkafka reports nothing, except for its first offset.
+_STALL_SECONDS = 1.5
+#: Timeout for a broker to report that nothing follows the log's end.
+_ANSWER_SECONDS = 10.0
+#: Maximum requests for an offset that the broker claims not to have.
+_ASTRAY = 3
+
+
+def is_damage(event: Message) -> bool:
+    """Return whether ``event`` reports an unreadable batch."""
+    error = event.error()
+    return error is not None and error.code() in _DAMAGE
+
+
+def damaged_batch_start(event: Message) -> int | None:
+    """Return where the damaged batch of ``event`` begins, or None if unknown."""
+    error = event.error()
+    has_start = error is not None and error.code() in (KafkaError._BAD_MSG, KafkaError._NOT_IMPLEMENTED)
+    return event.offset() if has_start else None
+
+
+def is_always_reported(event: Message) -> bool:
+    """Return whether requests for any offset of the damaged batch of ``event`` report the damage."""
+    error = event.error()
+    return error is not None and error.code() == KafkaError._BAD_MSG
+
+
+def readable_after(
+    consumer: Consumer, split: Split, at: int, batch: int | None, *, always_reported: bool = False
+) -> int:
+    """Return where the batch that begins at ``batch`` and has offset ``at`` ends, at most ``split.high``.
+
+    ``batch`` may be unknown; then the result covers all damage from ``at`` on, until a different batch
+    begins. Raises TimeoutError when the broker is silent; if the damage is ``always_reported``, silence does
+    not count as damage.
+    """
+
+    def holds(offset: int) -> bool:
+        event = _answer(consumer, split, offset, always_reported=always_reported)
+        if event is None:
+            return True
+        start = damaged_batch_start(event)
+        if batch is not None:
+            # The damage of a different batch means that this one has ended.
+            return is_damage(event) and start in (None, batch)
+        # An event after the requested offset follows a gap, or is the report of the damage.
+        return is_damage(event) and not (start is not None and at < start <= offset)
+
+    low, step = at, 1
+    while (high := min(at + step, split.high)) < split.high and holds(high):
+        low, step = high, 2 * step
+    while high - low > 1:
+        middle = (low + high) // 2
+        if holds(middle):
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def is_within(consumer: Consumer, split: Split, offset: int) -> bool:
+    """Return whether the broker answers a request for ``offset`` with a damaged batch.
+
+    Raises TimeoutError when it does not answer.
+    """
+    event = _answer(consumer, split, offset, always_reported=False)
+    return event is None or is_damage(event)
+
+
+def _answer(consumer: Consumer, split: Split, offset: int, *, always_reported: bool) -> Message | None:
+    """Return the event for ``offset``; None if there is none although the broker reports the log's end."""
+    event = _first_event(consumer, split, offset, _ANSWER_SECONDS if always_reported else _STALL_SECONDS)
+    if event is not None:
+        return event
+    if always_reported:
+        raise TimeoutError
+    place = TopicPartition(split.topic, split.partition)
+    try:
+        _, end = consumer.get_watermark_offsets(place, _ANSWER_SECONDS)
+    except KafkaException as error:
+        raise TimeoutError from error
+    if _first_event(consumer, split, end, _ANSWER_SECONDS) is None:
+        raise TimeoutError
+    return None
+
+
+def _first_event(consumer: Consumer, split: Split, offset: int, seconds: float) -> Message | None:
+    """Return the record at ``offset``, or the event for the log's end; None when the broker sends nothing."""
+    place = TopicPartition(split.topic, split.partition, offset)
+    consumer.assign([place])
+    deadline, astray = time.monotonic() + seconds, 0
+    while time.monotonic() < deadline:
+        for event in consumer.consume(1, _WAIT_SECONDS):
+            error = event.error()
+            if error is None or error.code() == KafkaError._PARTITION_EOF or is_damage(event):
+                return event
+            if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+                # The answer to an earlier assignment may have moved the position to an offset that never
+                # existed.
+                astray += 1
+                if astray > _ASTRAY:
+                    return event
+                consumer.assign([place])
+            elif not error.retriable():
+                raise KafkaException(error)
+    return None
+
 
 Isolation = Literal["read_committed", "read_uncommitted"]
 
@@ -100,6 +448,8 @@ class SplitScan:
         # The partition is known to exist: pinning has reached the cluster.
         self._heard = LastClientError(has_answered=True)
         self._short_since: float | None = None
+        #: Ends the entry of the command log for the present silence.
+        self._end_silence: Callable[[str], None] | None = None
         settings = {
             **config,
             **_SETTINGS,
@@ -117,7 +467,15 @@ class SplitScan:
         except KafkaException as error:
             raise plain_kafka_error(error.args[0], self._config, self._split.topic) from error
         finally:
+            self._note_silence(is_silent=False)
             self._consumer.close()
+
+    def _note_silence(self, *, is_silent: bool) -> None:
+        if is_silent and self._end_silence is None:
+            self._end_silence = COMMANDS.begin(KAFKA, f"read {self._place()}")
+        elif not is_silent and self._end_silence is not None:
+            self._end_silence("")
+            self._end_silence = None
 
     def _read(self) -> Iterator[ScannedMessages]:
         heard_at = time.monotonic()
@@ -126,6 +484,7 @@ class SplitScan:
             count = min(self._count, self._split.high - self._next)
             events = self._consumer.consume(count, _WAIT_SECONDS)
             messages = _without_errors(events)
+            self._note_silence(is_silent=not messages)
             if len(messages) < len(events):
                 # Nothing after a damaged batch in the same answer is reliable.
                 events, messages = _until_damage(events)
@@ -137,9 +496,9 @@ class SplitScan:
                 yield from self._react(event)
             if self._short_since is not None:
                 heard_at = time.monotonic()
-                yield from self._look_at_the_end()
+                yield from self._check_end()
             if time.monotonic() - heard_at > _SILENCE_SECONDS:
-                yield from self._look_at_silence()
+                yield from self._check_silence()
                 heard_at = time.monotonic()
             self._give_up_if_refused()
 
@@ -197,7 +556,7 @@ class SplitScan:
 
     def _pass_over(self, event: Message) -> Iterator[ScannedMessages]:
         """Continue after a damaged batch."""
-        batch = begins(event)
+        batch = damaged_batch_start(event)
         if batch is not None and batch >= self._ends()[2]:
             # The batch's offset is damaged too: no batch begins after the log's end.
             batch = None
@@ -206,14 +565,14 @@ class SplitScan:
         if self._next < self._split.high:
             try:
                 end = readable_after(
-                    self._consumer, self._split, self._next, batch, always_told=is_always_reported(event)
+                    self._consumer, self._split, self._next, batch, always_reported=is_always_reported(event)
                 )
             except TimeoutError as error:
                 raise self._silence() from error
             yield from self._skip("damaged", end)
             self._assign(end)
 
-    def _look_at_silence(self) -> Iterator[ScannedMessages]:
+    def _check_silence(self) -> Iterator[ScannedMessages]:
         """Skip a range that the broker does not send although it answers. Raises ConnectionFailed."""
         if self._heard.error is not None:
             raise self._silence()
@@ -241,7 +600,7 @@ class SplitScan:
         if self._next < self._split.high:
             self._assign(self._next)
 
-    def _look_at_the_end(self) -> Iterator[ScannedMessages]:
+    def _check_end(self) -> Iterator[ScannedMessages]:
         """Wait a while if the log ends before the split, then report why."""
         _, stable, high = self._ends()
         readable = stable if self._isolation == "read_committed" else high
@@ -291,3 +650,50 @@ def _until_damage(events: list[Message]) -> tuple[list[Message], list[Message]]:
     """Return the events up to the first that reports damage, and the messages among them."""
     end = next((number for number, event in enumerate(events, 1) if is_damage(event)), len(events))
     return events[:end], _without_errors(events[:end])
+
+
+# Read a partition at offsets that are far apart, by seeking instead of reading what is in between.
+
+#: Maximum distance in messages that is read rather than skipped by a seek.
+LEAP = 2_000
+
+
+class SeekingScan(SplitScan):
+    """Reads a partition at ascending ``offsets``; it may also deliver messages between them."""
+
+    #: The broker sends whole batches anyway, and nothing after them is needed.
+    tuned: ClassVar[Config] = {"queued.min.messages": 1, "fetch.message.max.bytes": 16_384}
+
+    def __init__(
+        self,
+        config: Config,
+        place: tuple[str, int],
+        offsets: Sequence[int],
+        isolation: Isolation,
+        patience: float,
+    ) -> None:
+        """Create the consumer; ``place`` is topic and partition, ``patience`` as in `SplitScan`."""
+        split = Split(*place, offsets[0], offsets[-1] + 1)
+        super().__init__(config, split, isolation, patience)
+        self._offsets = offsets
+        self._leap()
+
+    def _take(self, messages: list[Message]) -> ScannedMessages:
+        delivered = super()._take(messages)
+        if (to := self._leap()) is not None:
+            self._assign(to)
+        return delivered
+
+    def _leap(self) -> int | None:
+        """Seek to the next offset if it is far away, and limit the read to offsets close together."""
+        at = bisect_left(self._offsets, self._next)
+        if at == len(self._offsets):
+            return None
+        is_far = self._offsets[at] - self._next > LEAP
+        if is_far:
+            self._next = self._offsets[at]
+        end = at
+        while end + 1 < len(self._offsets) and self._offsets[end + 1] - self._offsets[end] <= LEAP:
+            end += 1
+        self._count = min(self._count if not is_far else LEAP, self._offsets[end] + 1 - self._next)
+        return self._next if is_far else None

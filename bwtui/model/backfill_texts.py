@@ -57,7 +57,8 @@ def _processed(status: BackfillStatus) -> int:
 
 def _sent(status: BackfillStatus) -> str:
     rows = f"{status.rows:,}" if status.rows < 100_000 else count(status.rows)
-    is_part = share(status) is not None and not status.is_over
+    # Once there are as many as estimated, the estimate says nothing about what is left.
+    is_part = not status.is_over and _processed(status) < (status.estimate or 0)
     of = f" of about {count(status.estimate or 0)}" if is_part else ""
     tombstones = f" and {status.tombstones:,} tombstones" if status.tombstones else ""
     done = f" ({share(status) or 0:.0%})" if is_part else ""

@@ -17,7 +17,6 @@ from bwtui.model.verdict import RelayVerdict
 
 #: The maximum number of tables that a sentence names.
 _NAMED = 3
-_DOCTOR = "run 'bwtui doctor' with the relay's options: it prints the statement that captures"
 _WAIT = "no action needed: the relay compares and sends what differs; 'bwtui status' shows the progress"
 _HEALS: dict[HealState, str] = {
     "slot": "the slot is being recreated",
@@ -44,12 +43,12 @@ def gaps_of(status: Status) -> list[TopicGap]:
     # A table that left the publication is among these, with the statement that brings it back.
     proof = {entry.table for entry in status.not_proven}
     lacking = _lacking(status)
-    named = {one.table for one in lacking}
+    lack_rows = {one.table for one in lacking}
     gaps = [
         *_of_heal(status.heal),
-        *_of_proof([entry for entry in status.not_proven if entry.table not in named]),
+        *_of_proof([entry for entry in status.not_proven if entry.table not in lack_rows]),
         *_of_backfills(lacking),
-        *_of_publication([one for one in status.not_captured if one not in proof]),
+        *_of_publication([one for one in status.not_captured if one not in proof], status.name),
     ]
     return sorted(gaps, key=lambda gap: not gap.needs_action)
 
@@ -67,9 +66,11 @@ def with_gaps(status: Status) -> Status:
     verdict, gaps = status.verdict, gaps_of(status)
     if not gaps:
         return replace(status, verdict=_unfinished(status)) if _is_unfinished(status) else status
-    says = "; ".join(gap.says for gap in gaps)
     if verdict.condition not in ("healthy", "behind", "waiting"):
-        return replace(status, verdict=replace(verdict, sentence=f"{verdict.sentence}; {says}"))
+        # A run that ended because of its gaps has already named them.
+        more = [gap.says for gap in gaps if gap.says not in verdict.sentence]
+        return replace(status, verdict=replace(verdict, sentence="; ".join((verdict.sentence, *more))))
+    says = "; ".join(gap.says for gap in gaps)
     sentence = f"{says}; {verdict.sentence}" if verdict.sentence else says
     first = gaps[0]
     changed = replace(
@@ -112,13 +113,31 @@ def _of_proof(entries: Sequence[UnprovenTable]) -> Iterator[TopicGap]:
         )
         if not these:
             continue
-        first, *rest = these
+        first = these[0]
         since = f" since {format_lsn(first.since_lsn)}" if first.since_lsn else ""
-        also = f"; also not proven: {_named([one.table for one in rest])}" if rest else ""
+        also = _also([one.table for one in these[1:]], needs_action=needs_action)
         says = f"{first.table} is not proven{since}: {first.reason}{also}"
-        hint = f"run '{first.command}' for {first.table}" if needs_action else _WAIT
+        hint = _command_of(these) if needs_action else _WAIT
         key = tuple(f"{one.table}: {one.reason}" for one in these)
         yield TopicGap(("proof", *key), says, hint, needs_action)
+
+
+def _also(tables: Sequence[str], *, needs_action: bool) -> str:
+    if not tables:
+        return ""
+    need = "needs" if len(tables) == 1 else "need"
+    names = named(tables)
+    return f"; {names} also {need} a command" if needs_action else f"; the relay also compares {names}"
+
+
+def _command_of(entries: Sequence[UnprovenTable]) -> str:
+    """Return the hint with the command for the first table, or for all that the same command repairs."""
+    if entries[0].advice:
+        return f"{entries[0].advice}, then run: {entries[0].command}"
+    repair, option, _ = entries[0].command.partition(" --table ")
+    if option and sum(one.command.startswith(f"{repair}{option}") for one in entries) > 1:
+        return f"run: {repair}"
+    return f"for {entries[0].table} run: {entries[0].command}"
 
 
 def _lacking(status: Status) -> list[BackfillStatus]:
@@ -138,15 +157,16 @@ def _of_backfills(requests: Sequence[BackfillStatus]) -> Iterator[TopicGap]:
         yield TopicGap(("backfill", one.id), f"topic of {one.table} lacks {one.lacks}", hint, True)
 
 
-def _of_publication(tables: Sequence[str]) -> Iterator[TopicGap]:
+def _of_publication(tables: Sequence[str], relay: str) -> Iterator[TopicGap]:
     if not tables:
         return
     are, their, them = ("is", "its", "it") if len(tables) == 1 else ("are", "their", "them")
-    says = f"{_named(tables)} {are} not captured: {their} changes, deletes included, are not sent"
-    yield TopicGap(("publication", *tables), says, f"{_DOCTOR} {them}", True)
+    says = f"{named(tables)} {are} not captured: {their} changes, deletes included, are not sent"
+    hint = f"run 'bwtui doctor --relay {relay}': it prints the statement that captures {them}"
+    yield TopicGap(("publication", *tables), says, hint, True)
 
 
-def _named(tables: Sequence[str]) -> str:
+def named(tables: Sequence[str]) -> str:
     """Name a few tables, and count the others."""
     more = len(tables) - _NAMED
     return ", ".join(tables[:_NAMED]) + (f" and {more} more" if more > 0 else "")

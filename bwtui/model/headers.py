@@ -11,7 +11,7 @@ transactions and earlier ones were committed: the number of these.
 
 LSN, ORDINAL, OPERATION, XID = "bwtui.lsn", "bwtui.ordinal", "bwtui.op", "bwtui.xid"
 
-#: The header that rows of a snapshot always carry (see bwtui.relay.snapshot.leftovers).
+#: The header that rows of a snapshot always carry (see bwtui.relay.snapshot.initial_setup).
 SESSION = "bwtui.session"
 
 #: The header of a message whose PostgreSQL transaction began in an earlier Kafka transaction.

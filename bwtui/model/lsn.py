@@ -6,6 +6,7 @@ LSN is always an ``int``; text is for people and for SQL.
 """
 
 import re
+from typing import NamedTuple
 
 _TEXT = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
 
@@ -24,3 +25,15 @@ def parse_lsn(text: str) -> int:
 def format_lsn(lsn: int) -> str:
     """Return ``lsn`` in PostgreSQL's own text form, without leading zeros: ``0/16B3748``."""
     return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
+
+
+class SentCommit(NamedTuple):
+    """Identifies a sent transaction in the WAL: another server may have a different one at this LSN."""
+
+    #: The LSN after the beginning of its commit record; 0 if no transaction is known.
+    end: int = 0
+    #: When it was committed, in microseconds since PostgreSQL's epoch.
+    committed: int = 0
+
+
+NO_COMMIT = SentCommit()

@@ -2,6 +2,9 @@
 
 import re
 from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from bwtui.masking import mask_connection
 
 _SLOT = re.compile(r"[a-z0-9_]{1,63}")
 _RELAY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,62}")
@@ -9,6 +12,9 @@ _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _NAMESPACE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*")
 _PROPERTY = re.compile(r"[A-Za-z0-9._-]+")
 _IDENTIFIER_BYTES = 63
+# With an unknown protocol, librdkafka has no broker and does not wait for one.
+_PROTOCOL = r"(?:(?i:plaintext|ssl|sasl_plaintext|sasl_ssl)://)?"
+_BROKER = re.compile(_PROTOCOL + r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:/@,\[\]]+)(?::(\d{1,5}))?")
 SPARK_MASTER = re.compile(
     r"local(\[(\*|[1-9]\d*)(,[1-9]\d*)?\])?|spark://[^,/\s]+:\d+(,[^,/\s]+:\d+)*|(yarn|k8s://\S+)"
 )
@@ -19,7 +25,7 @@ def check_name(text: str) -> None:
     """Raise ValueError unless ``text`` can name a relay: it becomes the name of a folder."""
     if not _RELAY.fullmatch(text):
         raise ValueError(
-            f"{text!r} can't name a relay (at most 63 letters, digits, '.', '_', '-', not '.' or '-' first)"
+            f"{text!r} can't name a relay (use up to 63 letters, digits, '.', '_', '-'; not '.' or '-' first)"
         )
 
 
@@ -27,14 +33,39 @@ def check_slot(text: str) -> None:
     """Raise ValueError unless PostgreSQL accepts ``text`` as the name of a replication slot."""
     if not _SLOT.fullmatch(text):
         raise ValueError(
-            f"{text!r} can't name a replication slot (lower case letters, digits and '_', at most 63)"
+            f"{text!r} can't name a replication slot (use at most 63 lower-case letters, digits and '_')"
         )
 
 
 def check_publication(text: str) -> None:
     """Raise ValueError unless ``text`` can name a publication."""
     if len(text.encode()) > _IDENTIFIER_BYTES or "\0" in text:
-        raise ValueError(f"{text!r} can't name a publication (at most 63 bytes)")
+        raise ValueError(f"{text!r} can't name a publication (use at most 63 bytes)")
+
+
+def check_brokers(text: str) -> None:
+    """Raise ValueError unless ``text`` is a valid list of brokers."""
+    for part in text.split(","):
+        match = _BROKER.fullmatch(part.strip())
+        if match is None or (match[1] is not None and not 0 < int(match[1]) < 65536):
+            raise ValueError(
+                f"{mask_connection(part.strip())!r} is not a broker (expected host or host:port)"
+            )
+
+
+def check_registries(text: str) -> None:
+    """Raise ValueError unless ``text`` is a valid list of registry URLs."""
+    for part in text.split(","):
+        shown = mask_connection(part.strip())
+        try:
+            url = urlsplit(part.strip())
+            # An HTTP client would encode blanks, and a resolver report a name with one as unknown.
+            plain = url.scheme in ("http", "https") and not re.search(r"\s", part.strip())
+            valid = plain and bool(url.hostname) and url.port != 0
+        except ValueError:
+            valid = False
+        if not valid:
+            raise ValueError(f"{shown!r} is not a registry's URL (expected http://host:port or https://…)")
 
 
 def check_topic(text: str) -> None:
@@ -139,11 +170,11 @@ def check_characters(text: str) -> None:
         ) from error
 
 
-def parse_number(text: str) -> int:
-    """Return a positive integer; k, M and G mean powers of 1,024."""
+def parse_number(text: str, example: str = "300") -> int:
+    """Return a positive integer; k, M and G mean powers of 1,024. A hint shows ``example``."""
     match = re.fullmatch(r"(\d{1,15})([kKMG]?)", text.strip())
     if match is None or not int(match[1]):
-        raise ValueError(f"{text!r} is not a positive whole number (such as 300 or 64M)")
+        raise ValueError(f"{text!r} is not a positive whole number (such as {example})")
     number = int(match[1]) << {"": 0, "k": 10, "K": 10, "M": 20, "G": 30}[match[2]]
     if number >= 1 << 53:
         raise ValueError(f"{text!r} is too large (use a number below 2^53)")

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 from bwtui.model.lsn import format_lsn, parse_lsn
 
 Phase = Literal["snapshot", "stream"]
-#: Progress of backfill requests, by id (see `bwtui.relay.exactly_once.chunks`).
+#: Progress of backfill requests, by id (see `bwtui.relay.exactly_once.position_store`).
 Chunks = dict[str, dict[str, Any]]
 
 

@@ -22,6 +22,8 @@ class UnprovenTable:
     reason: str
     #: What proves the table again: a command, or "" while the relay compares on its own.
     command: str = ""
+    #: What a person has to do before the command helps.
+    advice: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return the object of ``status --json``."""
@@ -30,6 +32,7 @@ class UnprovenTable:
             "since_lsn": format_lsn(self.since_lsn),
             "reason": self.reason,
             "command": self.command,
+            "advice": self.advice,
         }
 
     @classmethod

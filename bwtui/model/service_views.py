@@ -87,6 +87,8 @@ class Slots:
     notes: tuple[str, ...] = ()
     #: max_slot_wal_keep_size, or None if there is no limit.
     keep_limit_bytes: int | None = None
+    #: The value of -d that selects the server, without passwords; "" if none is needed.
+    postgres: str = ""
     slots: tuple[SlotEntry, ...] = ()
     holders: tuple[LongRunningTransaction, ...] = ()
     standbys: tuple[Standby, ...] = ()

@@ -88,7 +88,7 @@ class TableStatus:
     notes: tuple[str, ...] = ()
 
     @property
-    def is_key_known(self) -> bool:
+    def has_final_key(self) -> bool:
         """Return whether ``key_columns`` is final: the relay determines it with the first row it sends."""
         return bool(self.key_columns or self.messages) or self.value_schema_id is not None
 
@@ -221,6 +221,8 @@ class Status:
     not_captured: tuple[str, ...] = ()
     #: Tables whose topic may differ from them.
     not_proven: tuple[UnprovenTable, ...] = ()
+    #: Those that the relay compares, and the progress, or why the last comparison was not clean.
+    comparison: str = ""
     #: Set after a slot was recreated, while topics may differ from tables because of it.
     heal: HealStatus | None = None
     #: Set while a first snapshot by chunks is unfinished: topics lack rows of its tables.
@@ -250,7 +252,7 @@ class Status:
         for name in _LSN_FIELDS:
             data[name] = format_lsn(data[name])
         data["not_proven"] = [entry.to_json() for entry in self.not_proven]
-        data["verdict"], data["verdict_details"] = self.verdict.word, data["verdict"]
+        data["verdict"], data["verdict_details"] = self.verdict.code, data["verdict"]
         data["reason"] = self.verdict.sentence
         return data
 

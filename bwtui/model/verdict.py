@@ -82,7 +82,7 @@ class RelayVerdict:
         return self.stands_still or self.condition == "not_proven"
 
     @property
-    def word(self) -> Word:
+    def code(self) -> Word:
         """The condition as ``verdict`` of ``status --json``; an unknown one never counts as healthy."""
         return _WORDS.get(self.condition, "not_proven")
 
@@ -115,16 +115,23 @@ def runway(safe_bytes: int | None, safe_seconds: float | None, wal_status: str) 
 
 
 def ended(
-    message: str | None, hint: str | None, *, confirmed: str = "", left: str = "", at: float | None = None
+    message: str | None,
+    hint: str | None,
+    *,
+    confirmed: str = "",
+    remaining_work: str = "",
+    at: float | None = None,
 ) -> RelayVerdict:
     """Return the verdict on a relay that recorded how it ended, ``at`` a time (Unix seconds).
 
-    Without a ``message`` it was stopped; ``left`` describes the work left for its next start.
+    Without a ``message`` it was stopped; ``remaining_work`` describes the work left for its next start.
     """
     if message is not None:
         return RelayVerdict("failed", message, "relay", since=at, hint=hint or "")
     end = f"; everything up to {confirmed} is confirmed" if confirmed else ""
-    return RelayVerdict("stopped", f"stopped cleanly{end}{f'; {left}' if left else ''}", since=at)
+    return RelayVerdict(
+        "stopped", f"stopped cleanly{end}{f'; {remaining_work}' if remaining_work else ''}", since=at
+    )
 
 
 def killed(state: str, log: str) -> RelayVerdict:

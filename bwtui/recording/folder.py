@@ -14,7 +14,7 @@ from typing import BinaryIO
 from bwtui.durable_files import private_folders, sync
 from bwtui.errors import RefusedError, StateFailed, UsageError
 from bwtui.file_errors import file_failed
-from bwtui.recording.format.blocks import NEXT_SUFFIX, PARTIAL_SUFFIX, SUFFIX
+from bwtui.recording.blocks import NEXT_SUFFIX, PARTIAL_SUFFIX, SUFFIX
 
 #: The file name of a finished segment: its number and its LSN range.
 FINISHED = re.compile(rf"(\d{{8}})-([0-9A-F]{{16}})-([0-9A-F]{{16}}){re.escape(SUFFIX)}")
@@ -44,9 +44,8 @@ def segments(folder: Path) -> list[SegmentPath]:
     try:
         names = [path.name for path in folder.iterdir()]
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise UsageError(
-            f"{folder} is not a recording", "give the folder that was given to --record"
-        ) from error
+        problem = "is not a recording" if folder.exists() else "does not exist"
+        raise UsageError(f"{folder} {problem}", "give the folder that was given to --record") from error
     except OSError as error:
         raise file_failed(f"{folder} can't be read", error) from error
     paths = []
@@ -84,7 +83,7 @@ class FolderLock:
         """Take the lock, and create ``folder`` if it is missing. Raises RefusedError or StateFailed."""
         self._path = folder / LOCK
         #: Paths created only for the lock, innermost last.
-        self._made: list[Path] = []
+        self._created: list[Path] = []
         self._fd = -1
         for attempt in reversed(range(_ATTEMPTS)):
             try:
@@ -114,7 +113,7 @@ class FolderLock:
         existed = self._path.exists()
         self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if not existed:
-            self._made.append(self._path)
+            self._created.append(self._path)
 
     def _is_in_place(self) -> bool:
         """Return whether the locked file is still the one at the lock's path."""
@@ -125,7 +124,7 @@ class FolderLock:
 
     def _make(self, folder: Path) -> None:
         for path in private_folders(folder):
-            self._made.append(path)
+            self._created.append(path)
             with contextlib.suppress(PermissionError):
                 sync(path.parent)
 
@@ -147,7 +146,7 @@ class FolderLock:
         self.release()
 
     def _undo(self) -> None:
-        for path in reversed(self._made):
+        for path in reversed(self._created):
             with contextlib.suppress(OSError):
                 path.rmdir() if path.is_dir() else path.unlink()
 

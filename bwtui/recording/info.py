@@ -1,17 +1,22 @@
-"""Summarize a recording from its segments' feet and indexes alone."""
+"""Summarize a recording from its segments' feet and indexes, and note what it lacks."""
 
 import dataclasses
+import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bwtui.model.backfill import FirstSnapshot, whole_tables
 from bwtui.model.lsn import format_lsn
+from bwtui.recording.blocks import BlockKind
 from bwtui.recording.folder import is_being_written
-from bwtui.recording.format.blocks import BlockKind
-from bwtui.recording.format.statements import Event
-from bwtui.recording.reading.complete_prefix import complete_until
-from bwtui.recording.reading.reader import RecordingReader, open_recording
-from bwtui.recording.view import RecordingOrigin, TableCounts
+from bwtui.recording.payloads import Event
+from bwtui.recording.reader import RecordingReader, open_recording
+from bwtui.recording.segment_reader import complete_until
+from bwtui.recording.view import RecordingOrigin, RecordingView, TableCounts
+
+# Summarize a recording from its segments' feet and indexes alone.
 
 SEALED = "sealed"
 
@@ -78,6 +83,7 @@ class RecordingInfo:
     passes: list[PassInfo] = field(default_factory=list)
     gaps: list[RecordingGap] = field(default_factory=list)
     errors: int = 0
+    notices: int = 0
     #: Distinct errors and notices, oldest first.
     told: list[Notice] = field(default_factory=list)
     #: Number of segments missing at the beginning, and of the changes in them.
@@ -140,7 +146,10 @@ def _take_events(recording: RecordingReader, summary: RecordingInfo) -> None:
         if segment.index and segment.head["session"] not in summary.sessions:
             summary.sessions.append(segment.head["session"])
         for block, error in segment.json_blocks(BlockKind.ERROR):
-            summary.errors += 1
+            if error.get("kind") == "notice":
+                summary.notices += 1
+            else:
+                summary.errors += 1
             _count_notice(summary, error, block.received)
         for position, entry, event in segment.events():
             if event["event"] == "pass":
@@ -161,6 +170,107 @@ def _count_notice(summary: RecordingInfo, error: dict[str, Any], received: int) 
 
 
 def _pass(event: Event, received: int, position: int) -> PassInfo:
-    begun, last_seen = int(event["start_lsn"]), int(event["seen"][0])
-    repeats = last_seen if event["kind"] == "stream" and last_seen > begun else 0
-    return PassInfo(event["pass"], event["kind"], event["session"], received, begun, repeats, position)
+    start_lsn, last_seen = int(event["start_lsn"]), int(event["seen"][0])
+    repeats = last_seen if event["kind"] == "stream" and last_seen > start_lsn else 0
+    return PassInfo(event["pass"], event["kind"], event["session"], received, start_lsn, repeats, position)
+
+
+# Collect what a recording lacks, for the notes of an export: gaps, a snapshot, its end, its beginning.
+
+
+@dataclass(frozen=True, slots=True)
+class ExportGap:
+    """Changes that commit in ``(from_lsn, to_lsn]`` are missing."""
+
+    from_lsn: int
+    to_lsn: int
+
+    @property
+    def line(self) -> str:
+        """A sentence that describes the gap."""
+        between = f"after {format_lsn(self.from_lsn)} and up to {format_lsn(self.to_lsn)}"
+        return f"some changes that commit {between} were not recorded"
+
+
+@dataclass(frozen=True, slots=True)
+class ExportFacts:
+    """The facts about a recording that `facts` collects."""
+
+    gaps: Sequence[ExportGap] = ()
+    #: True if it contains the rows that existed before the recording began.
+    has_snapshot: bool = True
+    #: Progress of an unfinished first snapshot by chunks, as a sentence; empty if there is none.
+    first_snapshot: str = ""
+    #: Number of changes missing at the beginning, because their segments are missing.
+    first_position: int = 0
+    #: Commit LSN of an incompletely recorded transaction at the end, or 0.
+    open_lsn: int = 0
+    #: The command that finishes the recording; empty if it is finished.
+    recover_command: str = ""
+    is_being_written: bool = False
+
+    @property
+    def lines(self) -> list[str]:
+        """Notes on what is missing at the beginning and at the end, one line each."""
+        notes = []
+        if self.first_position:
+            notes.append(f"the recording's first segments, with {self.first_position:,} changes, are missing")
+        elif not self.has_snapshot:
+            notes.append("the recording has no snapshot: rows from before it began are missing")
+        if self.first_snapshot:
+            notes.append(f"{self.first_snapshot} at the end of the recording")
+        if self.is_being_written:
+            notes.append("the recording is being written: later changes are missing")
+        elif self.recover_command:
+            notes.append(f"the recording is unfinished: '{self.recover_command}' reports what was cut off")
+        if self.open_lsn:
+            notes.append(f"the last transaction, {format_lsn(self.open_lsn)}, was recorded incompletely")
+        return notes
+
+    @property
+    def notes(self) -> list[str]:
+        """Notes on everything that is missing, one line each."""
+        lines = self.lines
+        if self.gaps:
+            more = f"; and {counted(len(self.gaps) - 1, 'more gap')}" if len(self.gaps) > 1 else ""
+            lines.append(f"{self.gaps[0].line}{more}")
+        return lines
+
+
+NOTHING = ExportFacts()
+
+
+def facts(view: RecordingView) -> ExportFacts:
+    """Collect what a recording lacks."""
+    if not isinstance(view, RecordingReader):
+        return NOTHING
+    gaps, kinds = [], set()
+    for segment in view.segments:
+        for _, _, event in segment.events():
+            if event["event"] == "gap":
+                gaps.append(ExportGap(event["from_lsn"], event["to_lsn"]))
+            elif event["event"] == "pass":
+                kinds.add(event["kind"])
+    complete_lsn = complete_until(view.segments, view.last_lsn)
+    status = view.status(view.length)
+    by_chunks = whole_tables(status, view.first_time / 1_000_000, ("first",))
+    is_finished = view.segments[-1].is_finished
+    return ExportFacts(
+        gaps,
+        has_snapshot="snapshot" in kinds or bool(by_chunks),
+        first_position=view.first_position,
+        open_lsn=view.last_lsn if view.last_lsn > complete_lsn else 0,
+        first_snapshot=_first_snapshot(status),
+        recover_command="" if is_finished else f"bwtui recording recover {shlex.quote(str(view.folder))}",
+        is_being_written=is_being_written(view.folder),
+    )
+
+
+def _first_snapshot(status: dict[str, Any]) -> str:
+    first = status.get("first_snapshot")
+    return FirstSnapshot.from_json(first).sentence if isinstance(first, dict) and first else ""
+
+
+def counted(count: int, noun: str) -> str:
+    """Return the count with its noun in singular or plural."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -7,7 +7,9 @@ Only fsync has a thread of its own, because it waits for the disk without holdin
 
 import contextlib
 import errno
+import hashlib
 import json
+import os
 import threading
 import time
 from collections import deque
@@ -15,10 +17,228 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bwtui.durable_files import sync
 from bwtui.errors import StateFailed
-from bwtui.recording.format.blocks import BlockKind, pack_synced
-from bwtui.recording.format.statements import Head, SegmentEnd
-from bwtui.recording.segment import OutgoingBlock, SegmentWriter
+from bwtui.recording.blocks import (
+    HEADER_SIZE,
+    MAX_PAYLOAD,
+    UNMARKED,
+    BlockKind,
+    IndexEntry,
+    mark_after,
+    pack_header,
+    pack_index,
+    pack_synced,
+    pack_trailer,
+    segment_name,
+)
+from bwtui.recording.folder import next_path, partial_path
+from bwtui.recording.payloads import Head, SegmentEnd
+from bwtui.recording.walk import BlockStep, Count, SegmentTotals
+
+# Write one segment: consecutive blocks, then its index and foot.
+
+#: Maximum number of blocks in a segment, since its index is kept in memory.
+_BLOCKS = 1 << 18
+#: Maximum number of parts per write; the system's limit is 1,024 (IOV_MAX).
+_PARTS = 512
+
+
+@dataclass(slots=True)
+class OutgoingBlock:
+    """A block to be written into a segment."""
+
+    kind: BlockKind
+    #: The payload is the concatenation of these.
+    parts: Sequence[bytes]
+    #: The first and the last commit LSN in it.
+    lsns: tuple[int, int] = (0, 0)
+    changes: int = 0
+    #: Its packed TRANSACTIONS entries, and their number.
+    transactions: bytes = b""
+    n_transactions: int = 0
+    #: Increments of the tables' counters.
+    counts: Sequence[Count] = ()
+    received: int = 0
+
+
+class SegmentWriter:
+    """A segment that is being written. Every method raises OSError."""
+
+    path: Path
+
+    def __init__(self, folder: Path, number: int, *, ahead: bool = False) -> None:
+        """Create the segment's file, which must not exist; ``ahead`` only announces it (see `take_place`)."""
+        path = next_path(folder, number) if ahead else partial_path(folder, number)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | (os.O_TRUNC if ahead else os.O_EXCL)
+        self._begin(path, number, os.open(path, flags, 0o600))
+        try:
+            # If the directory entry is not on disk, synced contents of the file are lost with it.
+            sync(folder)
+            if not ahead:
+                next_path(folder, number).unlink(missing_ok=True)
+        except OSError:
+            self.discard()
+            raise
+
+    def take_place(self) -> None:
+        """Rename an announced segment to one that is being written."""
+        final = partial_path(self.folder, self.number)
+        self.path.rename(final)
+        self.path = final
+        sync(self.folder)
+
+    def put_back(self) -> None:
+        """Empty the file and turn it back into the announcement of the segment."""
+        os.ftruncate(self._fd, 0)
+        self.abandon()
+        self.path.rename(next_path(self.folder, self.number))
+        sync(self.folder)
+
+    def _begin(self, path: Path, number: int, fd: int) -> None:
+        self.folder = path.parent
+        self.number = number
+        self.path = path
+        self.totals = SegmentTotals()
+        self.size = 0
+        self._fd = fd
+        #: Digest of the headers of all blocks.
+        self._headers = hashlib.sha256()
+        self._mark = UNMARKED
+        #: Packed entries of INDEX and TRANSACTIONS: a segment may have a quarter of a million of them.
+        self._index = bytearray()
+        self._transactions = bytearray()
+        self.blocks = 0
+
+    def append(self, block: OutgoingBlock, received: int) -> None:
+        """Write one block; ``received`` is in Unix microseconds.
+
+        A payload larger than `MAX_PAYLOAD` raises OSError (EMSGSIZE), and nothing is written.
+        """
+        kind, parts, lsns = block.kind, block.parts, block.lsns
+        length = sum(map(len, parts))
+        if length > MAX_PAYLOAD:
+            raise OSError(errno.EMSGSIZE, f"a block of {length} bytes is larger than the format allows")
+        entry = IndexEntry(self.size, kind, block.changes, block.n_transactions, received, *lsns)
+        header = pack_header(kind, self.blocks, received, *lsns, parts, self._mark)
+        self._write([header, *parts])
+        self._headers.update(header)
+        if kind == BlockKind.HEAD:
+            self._mark = mark_after(header, b"".join(parts))
+        self._note(entry, block.transactions, block.counts)
+
+    def _note(self, entry: IndexEntry, transactions: bytes, counts: Sequence[Count]) -> None:
+        self._index += pack_index([entry])
+        self._transactions += transactions
+        self.blocks += 1
+        self.totals.add(entry, counts)
+
+    @property
+    def has_many_blocks(self) -> bool:
+        """Return whether the index has reached its maximum size."""
+        return self.blocks >= _BLOCKS
+
+    @classmethod
+    def reopen(cls, path: Path, number: int) -> "SegmentWriter":
+        """Open an unfinished segment, to `adopt` its intact blocks, `cut_back` the rest, and continue."""
+        writer = cls.__new__(cls)
+        writer._begin(path, number, os.open(path, os.O_RDWR | os.O_CLOEXEC))
+        return writer
+
+    def adopt(self, raw: bytes, step: BlockStep) -> None:
+        """Add a block that is already in the file to index and totals."""
+        self._headers.update(raw[:HEADER_SIZE])
+        if step.block.kind == BlockKind.HEAD:
+            self._mark = mark_after(raw, step.block.payload)
+        self.size += len(raw)
+        self._note(step.entry, step.transactions, step.counts)
+
+    def sync(self) -> None:
+        """Wait until everything written so far is on disk; any thread may call this."""
+        os.fsync(self._fd)
+
+    def is_in_place(self) -> bool:
+        """Return whether the file is still at the path where it was created."""
+        try:
+            return os.path.samestat(os.fstat(self._fd), self.path.stat())
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+    def finish(self, end: SegmentEnd) -> tuple[Path, str]:
+        """Write index and foot, make everything durable, and rename the file.
+
+        Return the new path and the digest that the next segment's head repeats.
+        """
+        begins = self.size
+        try:
+            digest = self._write_ending(end)
+        except OSError:
+            # Discard a partial ending.
+            self.size = begins
+            raise
+        self.sync()
+        os.close(self._fd)
+        self._fd = -1
+        totals = self.totals
+        final = self.folder / segment_name(self.number, totals.first_lsn, totals.last_lsn)
+        self.path.rename(final)
+        sync(self.folder)
+        self.path = final
+        return final, digest
+
+    def _write_ending(self, end: SegmentEnd) -> str:
+        totals = self.totals
+        begins = self.size
+        received = totals.last_received
+        lsns = (totals.first_lsn, totals.last_lsn)
+        headers = self._headers.copy()
+        headers.update(self._final(BlockKind.INDEX, received, lsns, bytes(self._index)))
+        headers.update(self._final(BlockKind.TRANSACTIONS, received, lsns, bytes(self._transactions)))
+        digest = headers.hexdigest()
+        foot = {**end, "headers_sha256": digest, "blocks": self.blocks, **totals.to_json()}
+        self._final(BlockKind.FOOT, received, lsns, json.dumps(foot).encode())
+        self._write([pack_trailer(begins)])
+        return digest
+
+    def cut_back(self) -> None:
+        """Remove what a failed write has left after the last complete block."""
+        os.ftruncate(self._fd, self.size)
+        os.lseek(self._fd, self.size, os.SEEK_SET)
+
+    def discard(self) -> None:
+        """Close and delete the file."""
+        self.abandon()
+        self.path.unlink(missing_ok=True)
+
+    def abandon(self) -> None:
+        """Close the file without changing it."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _final(self, kind: BlockKind, received: int, lsns: tuple[int, int], payload: bytes) -> bytes:
+        number = self.blocks + kind - BlockKind.INDEX
+        header = pack_header(kind, number, received, *lsns, [payload], self._mark)
+        self._write([header, payload])
+        return header
+
+    def _write(self, parts: Sequence[bytes]) -> None:
+        size = sum(map(len, parts))
+        for start in range(0, len(parts), _PARTS):
+            chunk = parts[start : start + _PARTS]
+            written = os.writev(self._fd, chunk)
+            if written < sum(map(len, chunk)):
+                self._write_rest(chunk, written)
+        self.size += size
+
+    def _write_rest(self, parts: Sequence[bytes], written: int) -> None:
+        """Write the remainder that ``os.writev`` left (rarely any), without copying it."""
+        for part in parts:
+            remaining = memoryview(part)[written:]
+            written = max(0, written - len(part))
+            while remaining:
+                remaining = remaining[os.write(self._fd, remaining) :]
+
 
 #: Maximum size of a segment in bytes, and its maximum age in seconds; then it is finished.
 SEGMENT_BYTES = 64 << 20
@@ -37,7 +257,7 @@ class SegmentOpening:
 
 
 class Journal:
-    """Writes segments into ``folder``, from ``number`` on; only `tell` may be called from any thread.
+    """Writes segments into ``folder``, from ``number`` on; only `enqueue` may be called from any thread.
 
     A disk error raises nothing here: it is stored in `failure`, and nothing is written or durable after it.
     """
@@ -65,11 +285,11 @@ class Journal:
         #: Number of segments that this journal has finished, and their bytes.
         self.segments = 0
         self._finished_bytes = 0
-        self._told: deque[OutgoingBlock] = deque()
-        self._asked_lsn = 0
+        self._queued: deque[OutgoingBlock] = deque()
+        self._requested_lsn = 0
         #: Bytes of the segment that a sync was requested for, that are synced, and that a REACHED block
         #: names.
-        self._asked_size = self._synced_size = self._named_size = 0
+        self._requested_size = self._synced_size = self._named_size = 0
         self._synced_at = 0.0
         #: True if the relay is waiting for written blocks to become durable.
         self.is_waited_for = False
@@ -85,17 +305,17 @@ class Journal:
                 # The segment before may say that this one follows.
                 self._segment.put_back() if number > 1 else self._segment.discard()
             raise cannot_write(folder, error) from error
-        self._wanted = threading.Semaphore(0)
+        self._sync_requested = threading.Semaphore(0)
         self._synced = threading.Event()
         self._synced.set()
         self._ended = False
-        self._thread = threading.Thread(target=self._sync_when_asked, name="journal", daemon=True)
+        self._thread = threading.Thread(target=self._sync_on_request, name="journal", daemon=True)
         self._thread.start()
 
     @property
     def reached(self) -> int:
         """The LSN of the last REACHED block, or 0."""
-        return self._asked_lsn
+        return self._requested_lsn
 
     @property
     def bytes_written(self) -> int:
@@ -113,15 +333,15 @@ class Journal:
             return False
         return True
 
-    def tell(self, block: OutgoingBlock) -> None:
-        """Queue a block, which the relay's thread writes in `write_told`; any thread may call this."""
+    def enqueue(self, block: OutgoingBlock) -> None:
+        """Queue a block, which the relay's thread writes in `write_queued`; any thread may call this."""
         block.received = time.time_ns() // 1000
-        self._told.append(block)
+        self._queued.append(block)
 
-    def write_told(self) -> None:
+    def write_queued(self) -> None:
         """Append the blocks that other threads have queued."""
-        while self._told:
-            self.write(self._told.popleft())
+        while self._queued:
+            self.write(self._queued.popleft())
         self._name_synced()
 
     def _name_synced(self) -> None:
@@ -143,12 +363,12 @@ class Journal:
         """
         written = self.bytes_written
 
-        def is_kept() -> bool:
+        def is_durable() -> bool:
             if self._finished_bytes + self._synced_size < written:
-                self.reach(self._asked_lsn, anew=True, soon=soon)
+                self.reach(self._requested_lsn, anew=True, soon=soon)
             return self._finished_bytes + self._synced_size >= written
 
-        return is_kept
+        return is_durable
 
     def reach(self, lsn: int, *, anew: bool = False, soon: bool = False) -> None:
         """Request a sync of everything written so far, after which `durable_lsn` is ``lsn``.
@@ -156,7 +376,7 @@ class Journal:
         Only one request runs at a time, so a caller repeats its request until the LSN is durable. ``anew``
         requests a sync even if that LSN was requested before. ``soon``: see `promise`.
         """
-        is_new = lsn > self._asked_lsn or anew
+        is_new = lsn > self._requested_lsn or anew
         if not is_new or not self._synced.is_set() or self.failure is not None:
             return
         now = time.monotonic()
@@ -171,15 +391,15 @@ class Journal:
             if not self._write_reached(lsn):
                 # Without the block, a later run would not know that the LSN was reached.
                 return
-            self._asked_lsn = lsn
-            self._asked_size = self._segment.size
+            self._requested_lsn = lsn
+            self._requested_size = self._segment.size
             self._synced.clear()
-            self._wanted.release()
+            self._sync_requested.release()
 
     def go_back(self, lsn: int) -> None:
         """Treat nothing after ``lsn`` as durable any more: the stream continues there on a new timeline."""
         self._synced.wait()
-        self._asked_lsn = min(self._asked_lsn, lsn)
+        self._requested_lsn = min(self._requested_lsn, lsn)
         self.durable_lsn = min(self.durable_lsn, lsn)
 
     @property
@@ -224,7 +444,7 @@ class Journal:
 
     def close(self, end: SegmentEnd) -> None:
         """Finish the segment. Raises StateFailed when that or an earlier write has failed."""
-        self.write_told()
+        self.write_queued()
         self._end_thread()
         try:
             if self.failure is None:
@@ -241,8 +461,8 @@ class Journal:
         with contextlib.suppress(OSError):
             self._segment.put_back() if is_expected or self.segments else self._segment.discard()
 
-    def close_given_up(self, end: SegmentEnd, last_words: Sequence[OutgoingBlock]) -> bool:
-        """Finish the segment with ``last_words`` after a failed write; return whether there was room for it.
+    def close_abandoned(self, end: SegmentEnd, final_blocks: Sequence[OutgoingBlock]) -> bool:
+        """Finish the segment with ``final_blocks`` after a failed write; return whether there was room.
 
         This does nothing if the file's contents are uncertain.
         """
@@ -250,7 +470,7 @@ class Journal:
         try:
             if not self._is_whole or not self._segment.is_in_place():
                 return False
-            for block in last_words:
+            for block in final_blocks:
                 self._append(block)
             self._segment.finish(end)
         except OSError as error:
@@ -262,14 +482,14 @@ class Journal:
 
     def _end_thread(self) -> None:
         self._ended = True
-        self._wanted.release()
+        self._sync_requested.release()
         self._thread.join()
 
     def _append(self, block: OutgoingBlock) -> None:
         self._segment.append(block, block.received or time.time_ns() // 1000)
 
     def _begin_segment(self, opening: SegmentOpening, previous: str) -> None:
-        self._asked_size = self._synced_size = self._named_size = 0
+        self._requested_size = self._synced_size = self._named_size = 0
         head = json.dumps({**opening.head, "previous": previous}).encode()
         self._append(OutgoingBlock(BlockKind.HEAD, [head]))
         for block in opening.blocks:
@@ -299,12 +519,12 @@ class Journal:
 
     # -- the thread of fsync -------------------------------------------------------------------------------
 
-    def _sync_when_asked(self) -> None:
+    def _sync_on_request(self) -> None:
         while True:
-            self._wanted.acquire()
+            self._sync_requested.acquire()
             if self._ended:
                 return
-            lsn, size = self._asked_lsn, self._asked_size
+            lsn, size = self._requested_lsn, self._requested_size
             try:
                 self._segment.sync()
                 self.durable_lsn, self._synced_size = lsn, size

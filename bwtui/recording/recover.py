@@ -7,6 +7,7 @@ from pathlib import Path
 from bwtui.durable_files import private_file, sync
 from bwtui.errors import DamagedRecording
 from bwtui.file_errors import file_failed
+from bwtui.recording.blocks import ENDING, BlockKind, DamagedAt, SegmentFile, SegmentPlace, damaged
 from bwtui.recording.folder import (
     FolderLock,
     SegmentPath,
@@ -16,17 +17,18 @@ from bwtui.recording.folder import (
     partial_path,
     segments,
 )
-from bwtui.recording.format.blocks import ENDING, BlockKind, DamagedAt, SegmentFile, SegmentPlace, damaged
-from bwtui.recording.format.digest import digest_of
-from bwtui.recording.format.statements import Foot, Head, parse_foot
-from bwtui.recording.format.walk import SegmentWalk, durable_damage
-from bwtui.recording.reading.complete_prefix import complete_until
-from bwtui.recording.reading.segment_reader import SegmentReader
-from bwtui.recording.segment import SegmentWriter
+from bwtui.recording.journal import SegmentWriter
+from bwtui.recording.payloads import Foot, Head, parse_foot
+from bwtui.recording.segment_reader import SegmentReader, complete_until
+from bwtui.recording.walk import SegmentWalk, digest_of, durable_damage, force_command
 
 _NOT_TORN = "all blocks are intact"
 MISSING_BEHIND = "the segment after it is missing"
-MISSING_HINT = "restore it from a copy, or treat it as empty with 'bwtui recording recover --force'"
+
+
+def missing_hint(folder: Path) -> str:
+    """Return what to do about a segment that is missing at the end of the recording in ``folder``."""
+    return f"restore it from a backup, or treat it as empty with '{force_command(folder)}'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,7 @@ def _check_number(segment: SegmentPath, before: int) -> None:
         reason = "a different segment has the same number"
     elif missing == 1:
         reason = f"segment {before + 1} is missing before it"
-    hint = "restore the missing segments from a copy" if missing > 0 else "check where it comes from"
+    hint = "restore the missing segments from a backup" if missing > 0 else "check where it comes from"
     raise damaged(SegmentPlace(name, 0), reason, f"{hint}, or move {name} elsewhere")
 
 
@@ -130,7 +132,7 @@ def _recover_segment(segment: SegmentPath, before: SegmentPath | None, *, force:
     writer = SegmentWriter.reopen(segment.path, segment.number)
     try:
         with segment.path.open("rb") as file:
-            source = SegmentFile(file, segment.path.name)
+            source = SegmentFile(file, segment.path.name, segment.path.parent)
             walk = SegmentWalk(source.name)
             reason = _adopt(writer, source, walk, force=force)
             cut = source.size - writer.size
@@ -175,14 +177,15 @@ def _adopt(writer: SegmentWriter, source: SegmentFile, walk: SegmentWalk, *, for
 def check_end(last: SegmentPath, foot: Foot) -> None:
     """Raise DamagedRecording when segments are missing after ``last``, a finished one."""
     if lacks_following_segments(last, foot["ended"]):
-        raise damaged(SegmentPlace(last.path.name, last.path.stat().st_size), MISSING_BEHIND, MISSING_HINT)
+        place = SegmentPlace(last.path.name, last.path.stat().st_size)
+        raise damaged(place, MISSING_BEHIND, missing_hint(last.path.parent))
 
 
 def foot_of(segment: SegmentPath) -> Foot:
     """Return the FOOT of a finished segment. Raises DamagedRecording or StateFailed."""
     try:
         with segment.path.open("rb") as file:
-            source = SegmentFile(file, segment.path.name)
+            source = SegmentFile(file, segment.path.name, segment.path.parent)
             for block in source.blocks(source.index_offset()):
                 if block.kind == BlockKind.FOOT:
                     return parse_foot(block, segment.path.name)

@@ -1,6 +1,8 @@
 """Resume the recording in a folder after what an earlier run recorded there, or begin a new one."""
 
+import os
 import secrets
+import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,16 +11,61 @@ from typing import TYPE_CHECKING, Any
 from bwtui.errors import DamagedRecording, RefusedError
 from bwtui.file_errors import file_failed
 from bwtui.model.status import RecordingStatus
+from bwtui.recording.blocks import BlockKind, SegmentFile, SegmentPlace, damaged
 from bwtui.recording.folder import LOCK, FolderLock, SegmentPath, open_segment, segments
-from bwtui.recording.format.blocks import BlockKind, SegmentFile, SegmentPlace, damaged
-from bwtui.recording.format.context import SegmentContext
-from bwtui.recording.format.digest import digest_of
-from bwtui.recording.format.statements import Head, Pass
-from bwtui.recording.free_space import FreeSpace
+from bwtui.recording.payloads import Head, Pass
 from bwtui.recording.recover import RecoveryResult, check_end, foot_of, recover_locked
+from bwtui.recording.walk import SegmentContext, digest_of
 
 if TYPE_CHECKING:
     from bwtui.recording.journal import Journal
+
+
+# Free disk space, for callers that must not block: a hanging disk never answers.
+
+#: Seconds for which a result stays valid, and for which a caller waits for a new one before it gets the old
+#: one.
+_FRESH_SECONDS, _PATIENCE_SECONDS = 0.5, 0.1
+#: Age in seconds from which on a result is not returned.
+_STALE_SECONDS = 10.0
+
+
+class FreeSpace:
+    """Queries the system in its own thread; any thread may call `bytes`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._queried_at = 0.0
+        #: Set when no query is running.
+        self._done = threading.Event()
+        self._done.set()
+        self._bytes: int | None = None
+
+    def bytes(self) -> int | None:
+        """Return the number of free bytes from the last query, or None if it is unknown.
+
+        An old result counts as unknown: the disk may have filled up since.
+        """
+        with self._lock:
+            begins = self._done.is_set() and time.monotonic() - self._queried_at > _FRESH_SECONDS
+            if begins:
+                self._done.clear()
+                threading.Thread(target=self._query, name="free space", daemon=True).start()
+        if begins or not self._queried_at:
+            # Every caller waits until there is a first result.
+            self._done.wait(_PATIENCE_SECONDS)
+        return self._bytes if time.monotonic() - self._queried_at < _STALE_SECONDS else None
+
+    def _query(self) -> None:
+        try:
+            disk = os.statvfs(self._folder)
+            self._bytes = disk.f_bavail * disk.f_frsize
+        except OSError:
+            self._bytes = None
+        finally:
+            self._queried_at = time.monotonic()
+            self._done.set()
 
 
 @dataclass(slots=True)

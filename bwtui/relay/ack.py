@@ -25,10 +25,10 @@ from bwtui.model.delivery import DeliverySpan, Receipt
 class DurabilityLedger(Protocol):
     """The interface of a recording that acknowledgement needs."""
 
-    def settled(self, receipts: list[Receipt]) -> None:
+    def take_settled(self, receipts: list[Receipt]) -> None:
         """Take the receipts of a span that is done."""
 
-    def given_up(self, receipts: list[Receipt]) -> None:
+    def take_unsettled(self, receipts: list[Receipt]) -> None:
         """Take the receipts of a span that is not done, as far as they are filled in."""
 
     def reach(self, lsn: int) -> None:
@@ -89,7 +89,7 @@ class Acknowledgements:
             span = spans.popleft()
             self._bytes -= span.size
             if span.receipts and self._ledger is not None:
-                self._ledger.settled(span.receipts)
+                self._ledger.take_settled(span.receipts)
             now = time.monotonic()
             if self._measure is not None:
                 self._measure(span, now)
@@ -105,7 +105,7 @@ class Acknowledgements:
             span.settle_sampled(0.0)
         if self._ledger is not None:
             for span in self._spans:
-                self._ledger.given_up(span.receipts)
+                self._ledger.take_unsettled(span.receipts)
                 span.receipts = []
 
     def _confirm(self) -> None:

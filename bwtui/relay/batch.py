@@ -5,15 +5,16 @@ from array import array
 from collections.abc import Callable
 
 from bwtui.model.delivery import DeliverySpan, Part, Receipt
+from bwtui.model.lsn import NO_COMMIT, SentCommit
 from bwtui.relay.ack import Acknowledgements
 from bwtui.relay.backfill.chunk_window import ChunkWindow
 from bwtui.relay.batch_bisector import BatchBisector
 from bwtui.relay.policy import RowTooLarge
-from bwtui.relay.recording.row_recorder import BatchRecorder
+from bwtui.relay.recorder import NullRecorder, Recorder
 from bwtui.relay.routes.route import TableRoute
 from bwtui.relay.run_state import RunState
-from bwtui.sink.base import Message, MessageTuple, Sink
-from bwtui.sink.dead_letter_writer import DroppedRow
+from bwtui.sink.dead_letters import DroppedRow
+from bwtui.sink.destination import Message, MessageTuple, Sink
 
 #: A batch is handed over when it holds this many rows or bytes, or when there is nothing more to read.
 #: Larger batches would gain nothing (docs/benchmarks/measurements.md).
@@ -34,13 +35,13 @@ class OutgoingBatch:
     """The messages that are encoded and not handed over yet."""
 
     def __init__(
-        self, sink: Sink, acks: Acknowledgements, report: RunState, recorder: BatchRecorder | None = None
+        self, sink: Sink, acks: Acknowledgements, report: RunState, recorder: Recorder | None = None
     ) -> None:
         self._sink = sink
         #: Messages that belong to no table, by topic.
         self._apart: dict[str, list[MessageTuple]] = {}
-        self._recorder = recorder
-        self._frames = recorder.frames if recorder is not None else None
+        self._recorder = recorder or NullRecorder()
+        self._frames = self._recorder.frames if self._recorder.is_recording else None
         self._acks = acks
         self._report = report
         #: The routes that have messages in the batch.
@@ -49,10 +50,10 @@ class OutgoingBatch:
         self.rows = 0
         self.bytes = 0
         #: Set in careful mode: each flush then waits until its batch is settled.
-        self.careful: BatchBisector | None = None
-        #: Rows up to this LSN were handed over; ``newest`` returns the same LSN for the rows that were read.
-        self.sent_lsn = 0
-        self.newest: Callable[[], int] = int
+        self.bisector: BatchBisector | None = None
+        #: The newest transaction with rows that were handed over; ``newest`` returns that of the read rows.
+        self.sent_commit = NO_COMMIT
+        self.newest: Callable[[], SentCommit] = SentCommit
         #: When the data being added was there to read, by the monotonic clock; 0.0 if nothing measures it.
         self.received = 0.0
         #: Returns when the transaction being added was committed, in Unix microseconds.
@@ -131,7 +132,7 @@ class OutgoingBatch:
     @property
     def too_soon(self) -> float:
         """Seconds to wait for more data before the batch is handed over; 0 to hand it over now."""
-        if not self.routes or self.careful is not None or self.is_full():
+        if not self.routes or self.bisector is not None or self.is_full():
             return 0.0
         return max(0.0, self._handed_over_at + _APART_SECONDS - time.monotonic())
 
@@ -139,7 +140,7 @@ class OutgoingBatch:
         """Wait and read more if batches follow each other closely; a lone row is not delayed."""
         if not (seconds := self.too_soon) or ends_at_commit():
             return
-        with self._report.account.during("read"):
+        with self._report.clock.during("read"):
             time.sleep(seconds)
         # Meanwhile the batch may have to end at its last commit.
         if not ends_at_commit():
@@ -160,13 +161,13 @@ class OutgoingBatch:
         """
         self.flush()
         self.rows += 1
-        if self.careful is None:
+        if self.bisector is None:
             self._sink.send(topic, [message], self.span)
             return
-        self.careful.name(None, route, row)
-        self._sink.send(topic, [message], self.span, self.careful.receipt(None, topic, [message], None))
-        with self._report.account.during("settling"):
-            self.careful.settle(self.span)
+        self.bisector.name(None, route, row)
+        self._sink.send(topic, [message], self.span, self.bisector.receipt(None, topic, [message], None))
+        with self._report.clock.during("settling"):
+            self.bisector.settle(self.span)
 
     def flush(self) -> None:
         """Hand everything over, to the recording first if there is one, and seal the span.
@@ -184,21 +185,21 @@ class OutgoingBatch:
         span.size += self.bytes
         encoded = time.monotonic()
         if routes:
-            self.sent_lsn = self.newest()
+            self.sent_commit = self.newest()
             self._handed_over_at = encoded
-        account = self._report.account
-        before = account.turn_to("produce")
-        if self._recorder is not None:
-            account.turn_to("disk")
+        clock = self._report.clock
+        before = clock.turn_to("produce")
+        if self._recorder.is_recording:
+            clock.turn_to("disk")
             receipts = self._recorder.write_batch(routes) or None
             span.receipts += receipts or ()
-            account.turn_to("produce")
+            clock.turn_to("produce")
         for index, route in enumerate(routes):
             messages, route.messages = route.messages, []
             route.positions = array("I")
             receipt = receipts[index] if receipts is not None else None
-            if self.careful is not None:
-                receipt = self.careful.receipt(route, route.topic, messages, receipt)
+            if self.bisector is not None:
+                receipt = self.bisector.receipt(route, route.topic, messages, receipt)
             self._sink.send(route.topic, messages, span, receipt)
             counters = route.counters
             counters.messages += len(messages)
@@ -220,10 +221,10 @@ class OutgoingBatch:
         self.rows = 0
         self.bytes = 0
         self.held = 0
-        if self.careful is not None:
-            with account.during("settling"):
-                self.careful.settle(span)
-        account.turn_to(before)
+        if self.bisector is not None:
+            with clock.during("settling"):
+                self.bisector.settle(span)
+        clock.turn_to(before)
 
     def _stamp(self, span: DeliverySpan, parts: list[Part], encoded: float) -> None:
         now = time.monotonic()

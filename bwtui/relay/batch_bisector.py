@@ -11,8 +11,8 @@ from typing import NamedTuple, Protocol
 from bwtui.errors import BwtuiError, RowError
 from bwtui.model.delivery import REFUSED, DeliverySpan, Receipt
 from bwtui.relay.routes.route import TableRoute
-from bwtui.sink.base import DeliveryFailure, MessageTuple, Sink
-from bwtui.sink.dead_letter_writer import ChangeIdentity, DroppedRow
+from bwtui.sink.dead_letters import ChangeIdentity, DroppedRow
+from bwtui.sink.destination import DeliveryFailure, MessageTuple, Sink
 
 #: Up to this many messages are sent one by one; more are sent together, in halves.
 _FEW = 32

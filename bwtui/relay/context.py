@@ -3,24 +3,21 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from bwtui.relay.backfill.sent_transactions import SentTransactions
-from bwtui.relay.coverage.ledger import Coverage
-from bwtui.relay.divergence.late_records import LateRecords
-from bwtui.relay.divergence.orphaned_keys import OrphanedKeys
+from bwtui.relay.backfill.chunk_window import SentTransactions
 from bwtui.relay.exactly_once.position_store import PositionStore
+from bwtui.relay.healing.coverage_ledger import Coverage
+from bwtui.relay.healing.late_records import LateRecords
+from bwtui.relay.healing.promotion import FailoverSlot, OrphanedKeys
 from bwtui.relay.policy import RowPolicy
-from bwtui.relay.promotion.failover_slot import FailoverSlot
-from bwtui.relay.recording.recorder import Recorder
+from bwtui.relay.recorder import NullRecorder, Recorder
 from bwtui.relay.routes.routing import Router
 from bwtui.relay.run_state import RunState
 from bwtui.relay.samples import Samples
 from bwtui.relay.service_retry import ServiceRetry
 from bwtui.relay.slot_checkpoint import SlotCheckpointStore
-from bwtui.relay.suspension import SuspensionDetector
 from bwtui.relay.toast import ToastFiller
 from bwtui.settings import RelaySettings
-from bwtui.sink.base import Sink
-from bwtui.sink.destination import Destination, SinkService
+from bwtui.sink.destination import Destination, Sink, SinkService
 
 #: Error dependency for rows that Kafka refused: over once the careful re-read has passed them; see
 #: `bwtui.relay.run_state.RunState.recovered`.
@@ -43,15 +40,13 @@ class RelayContext:
     stop_requested: Callable[[], bool]
     #: Identifies this run in the headers of its messages.
     session: bytes
-    recorder: Recorder | None = None
+    recorder: Recorder = field(default_factory=NullRecorder)
     #: Set with --exactly-once.
     position_store: PositionStore | None = None
     #: Finds the keys in Kafka that a promoted standby lacks.
     orphaned_keys: OrphanedKeys | None = None
-    #: Set without --exactly-once: finds records that a killed relay or worker had sent.
+    #: Finds records that this run did not send.
     late: LateRecords | None = None
-    #: Set while the relay streams.
-    suspension: SuspensionDetector | None = None
     #: Which tables are proven to match their topics.
     coverage: Coverage = field(default_factory=Coverage)
     #: Which transactions were sent.

@@ -18,6 +18,7 @@ from typing import Any
 import psycopg2
 
 from bwtui.blocking import StopRequested, check_stop
+from bwtui.compiled import version_mismatch
 from bwtui.errors import BwtuiError, ConnectionFailed, Indeterminate, RefusedError, SlotLost, StateFailed
 from bwtui.model.backfill import BackfillCommand, BackfillRequest, BackfillStatus
 from bwtui.model.events import event
@@ -29,52 +30,45 @@ from bwtui.recording.resume import check_ahead, continue_in
 from bwtui.relay.backfill.backfill import Backfill
 from bwtui.relay.backfill.chunk_snapshot import ChunkSnapshot, chunk_snapshot_of
 from bwtui.relay.backfill.joined_tables import JoinedTables
-from bwtui.relay.backfill.requests import BackfillRequests
-from bwtui.relay.backfill.store import FOLDER, BackfillStore
+from bwtui.relay.backfill.store import FOLDER, BackfillRequests, BackfillStore
 from bwtui.relay.context import RelayContext
-from bwtui.relay.coverage.ledger import CATALOG, Coverage, CoverageLedger
-from bwtui.relay.coverage.prover import CoverageProver
-from bwtui.relay.divergence.late_records import LateRecords
-from bwtui.relay.divergence.orphaned_keys import OrphanedKeys
-from bwtui.relay.divergence.topic_ends import TopicEnds
-from bwtui.relay.exactly_once import startup
+from bwtui.relay.exactly_once import transactional_stream
 from bwtui.relay.exactly_once.rejected_row_finder import WholeTransactionPolicy
-from bwtui.relay.healing.healing import Healing
+from bwtui.relay.healing.coverage_ledger import CATALOG, Coverage, CoverageLedger
+from bwtui.relay.healing.coverage_prover import CoverageProver
+from bwtui.relay.healing.heal import Healing
+from bwtui.relay.healing.late_records import LateRecords, RunBounds, TopicEnds
+from bwtui.relay.healing.promotion import OrphanedKeys, connect_to_newest
+from bwtui.relay.journal_recorder import JournalRecorder, recording_source
 from bwtui.relay.metrics.measures import Measures
 from bwtui.relay.policy import RowPolicy
 from bwtui.relay.portable_settings import portable
 from bwtui.relay.process.service_views import ServiceViews
-from bwtui.relay.promotion.former_primary import connect_to_newest
-from bwtui.relay.recording.json_blocks import recording_source
-from bwtui.relay.recording.recorder import Recorder
-from bwtui.relay.routes.catalog_cache import CatalogCache
-from bwtui.relay.routes.new_tables import NewTables
-from bwtui.relay.routes.routing import Router, name_topics
+from bwtui.relay.recorder import NullRecorder
+from bwtui.relay.routes.publications import NewTables
+from bwtui.relay.routes.routing import CatalogCache, Router, name_topics
 from bwtui.relay.run_state import RunState
 from bwtui.relay.samples import Samples
 from bwtui.relay.service_retry import ServiceRetry
-from bwtui.relay.session import StreamSession
-from bwtui.relay.session_loop import SessionLoop
+from bwtui.relay.session import SessionLoop, StreamSession
 from bwtui.relay.slot_checkpoint import SlotCheckpointStore, newest_checkpoint
 from bwtui.relay.snapshot.initial_setup import InitialSetup
-from bwtui.relay.snapshot.interruptible import interruptible
-from bwtui.relay.snapshot.snapshot_copier import SnapshotCopier
+from bwtui.relay.snapshot.snapshot_copier import SnapshotCopier, interruptible
 from bwtui.relay.startup_probe import StartupProbe
 from bwtui.relay.status_snapshot import StatusSnapshots
 from bwtui.relay.toast import ToastFiller
 from bwtui.relay.watch.activity_clock import MainThreadActivity
-from bwtui.relay.watch.schema_watch import SchemaWatch
+from bwtui.relay.watch.judge import ending
 from bwtui.relay.watch.topic_watch import FILE as TOPICS_FILE
-from bwtui.relay.watch.topic_watch import TopicWatch
-from bwtui.relay.watch.wait import ending
+from bwtui.relay.watch.topic_watch import SchemaWatch, TopicWatch
 from bwtui.settings import RelaySettings
-from bwtui.sink.dead_letter_writer import DeadLetterWriter
-from bwtui.sink.destination import Limits, kind_of
+from bwtui.sink.dead_letters import DeadLetterWriter
+from bwtui.sink.destination import Limits, TopicLimits, kind_of
 from bwtui.source import slot
 from bwtui.source.connection import Connection, statement_failed
-from bwtui.source.failover.stream_server import StreamServer
 from bwtui.source.lag import Blocker, LagSampler
 from bwtui.source.preflight import PreflightState, inspect
+from bwtui.source.raw_stream import StreamServer
 from bwtui.state_folder import state_folder
 
 _log = logging.getLogger(__name__)
@@ -85,11 +79,14 @@ _UNKNOWN_SLOT = (
     "('bwtui verify --database' shows what topics lack); otherwise stop the relay and choose a "
     "different slot with -s"
 )
-#: The hint of a note on changes that only a recording has.
-_RECORDED = (
-    "no action needed if this is intended; otherwise run 'bwtui slots drop' and start again: a "
-    "new snapshot sends the current rows"
-)
+
+
+def _recorded_hint(settings: RelaySettings) -> str:
+    """Return the hint of a note on changes that only a recording has."""
+    return (
+        f"no action needed if this is intended; otherwise run '{settings.drop_command}' and start again: a "
+        "new snapshot sends the current rows"
+    )
 
 
 #: The dependency name of an error about a lock; the error lasts until it recovers.
@@ -131,7 +128,7 @@ class RelayEngine:
         self._picture.heal = self._healing.status
         registry, submit = self._destination.registry, self._backfills.submit
         self._orphaned_keys = OrphanedKeys(
-            settings, self._report, folder, submit, registry, self._healing.compare
+            settings, self._report, folder, submit, registry, self._healing.request_comparison
         )
         self._phase: SnapshotCopier | StreamSession | None = None
         self._new_tables = NewTables(settings, self._report)
@@ -139,6 +136,11 @@ class RelayEngine:
         self._joined: JoinedTables | None = None
         self._late: LateRecords | None = None
         self._ends: TopicEnds | None = None
+        self._bounds = RunBounds(
+            folder / f"sent-{settings.slot}.json",
+            self._destination.recall.message_counts(),
+            in_transactions=settings.exactly_once,
+        )
         self._ledger: CoverageLedger | None = None
         self._first: ChunkSnapshot | None = None
         self._is_ledger_removed = False
@@ -150,16 +152,17 @@ class RelayEngine:
     # -- for other threads ---------------------------------------------------------------------------------
 
     def stop(self) -> None:
+        self._report.is_stopping = True
         self._stop.set()
 
     def status(self) -> Status:
         return self._picture.status()
 
     def measures(self) -> Measures:
-        return self._picture.measures(is_stopping=self._stop.is_set())
+        return self._picture.measures()
 
     def turn(self) -> MainThreadActivity:
-        return self._report.account.turn()
+        return self._report.clock.turn()
 
     def history(self, after: float) -> RelayHistory:
         return self._picture.recent.history(after)
@@ -168,11 +171,17 @@ class RelayEngine:
         return self._ledger.moment() if self._ledger is not None else ""
 
     def audited(
-        self, verdict: str, clean: Sequence[str], began: str, servers: Sequence[Sequence[Any]]
+        self,
+        verdict: str,
+        clean: Sequence[str],
+        began: str,
+        servers: Sequence[Sequence[Any]],
+        differing: Sequence[str] = (),
     ) -> None:
-        """Record in the history how an audit of the tables ended; it found the tables ``clean``."""
+        """Record in the history how an audit of the tables ended, and what it found."""
         if self._ledger is not None and self._patience.server.is_all(servers):
             self._ledger.proven(clean, began)
+            self._ledger.differ(differing)
         self._report.audited(verdict)
         self._picture.recent.mark("audit", f"an audit of the tables ended: {verdict}")
 
@@ -196,8 +205,8 @@ class RelayEngine:
         # A comparison with a former primary would send old rows.
         return replace(settings, postgres=self._patience.server.lead(settings.postgres))
 
-    def look(self, name: LookName, about: Sequence[str] = (), *, glance: bool = False) -> Look:
-        return self._looks.look(name, about, glance=glance)
+    def view(self, name: LookName, about: Sequence[str] = (), *, glance: bool = False) -> Look:
+        return self._looks.view(name, about, glance=glance)
 
     def backfill(self, request: BackfillRequest) -> str:
         """Take a request to backfill rows; return its id. Raises RefusedError and StateFailed."""
@@ -213,6 +222,8 @@ class RelayEngine:
         """Relay until stopped, or until the target LSN is confirmed. Raises BwtuiError."""
         failure: BwtuiError | None = None
         self._picture.watch.start()
+        if (mismatch := version_mismatch()) is not None:
+            self._report.error("notice", RefusedError(*mismatch))
         try:
             with contextlib.suppress(StopRequested):
                 self._run()
@@ -223,8 +234,7 @@ class RelayEngine:
                 raise self._healing.ended
             if self._settings.is_bounded and not self._stop.is_set():
                 self._check_end()
-            if self._picture.recorder is not None:
-                self._picture.recorder.record_last_status()
+            self._picture.recorder.record_last_status()
         except psycopg2.Error as error:
             failure = self._report.failed(statement_failed(error))
             raise failure from error
@@ -276,11 +286,9 @@ class RelayEngine:
 
     def _close_recording(self, ended: BwtuiError | None) -> None:
         """Finish the recording; a failure to do so is raised only if no other error ended the relay."""
-        recorder, self._picture.recorder = self._picture.recorder, None
-        if recorder is None:
-            return
+        recorder, self._picture.recorder = self._picture.recorder, NullRecorder()
         try:
-            with self._report.account.during("disk"):
+            with self._report.clock.during("disk"):
                 recorder.close(ended)
         except StateFailed as error:
             if ended is None:
@@ -289,7 +297,7 @@ class RelayEngine:
 
     def _is_stop_requested(self) -> bool:
         """Return whether to stop; the main thread calls this wherever it waits, to show that it is alive."""
-        self._report.account.turned()
+        self._report.clock.turned()
         return self._stop.is_set() or (self._topics is not None and self._topics.refusal is not None)
 
     def _run(self) -> None:
@@ -310,20 +318,19 @@ class RelayEngine:
             identity = (findings.system_identifier, findings.database, settings.slot)
             topics = self._watch_topics(findings, identity)
             context = self._make_context(connection, findings, identity, topics)
-            findings = startup.begin(context, connection, findings)
+            findings = transactional_stream.begin(context, connection, findings)
             self._healing.begun(context)
             self._picture.recent.start()
             publications = findings.publications
             is_there = findings.slot is not None
-            first = self._first = chunk_snapshot_of(
-                settings, identity, self._backfills, report, is_there=is_there
-            )
-            self._picture.first = first.status
             path = state_folder(settings.relay_name) / "joined.json"
             is_due, coverage = partial(getattr, self._healing, "is_due"), context.coverage
             joined = JoinedTables(path, identity, settings, report, self._new_tables, is_due, coverage)
-            if not settings.skip_snapshot:
-                first.has_checked = joined.has_checked
+            has_checked = None if settings.skip_snapshot else joined.has_checked
+            first = self._first = chunk_snapshot_of(
+                settings, identity, self._backfills, report, has_checked, is_there=is_there
+            )
+            self._picture.first = first.status
             if findings.slot is None:
                 # A snapshot has each key once, and none of its rows is read again because another one failed.
                 context.sink.discard(in_order=False)
@@ -340,19 +347,19 @@ class RelayEngine:
                 report.confirmed_lsn = findings.slot.confirmed_lsn
                 if self._ledger is not None:
                     self._check_coverage(self._ledger, context, connection, publications)
-            self._look_for_joined(connection, publications, joined)
+            self._check_joined_tables(connection, publications, joined)
             self._note_files()
         finally:
             connection.close()
         self._follow(context, publications, target, first)
 
-    def _look_for_joined(
+    def _check_joined_tables(
         self, connection: Connection, publications: tuple[str, ...], joined: JoinedTables
     ) -> None:
         """Check for new tables once here, since a short run may end before the sampler's thread does it."""
         self._new_tables.reads = publications
         with contextlib.suppress(psycopg2.Error), interruptible(connection, self._is_stop_requested):
-            joined.look(connection, self._backfills)
+            joined.check(connection, self._backfills)
         self._joined = joined
 
     def _watch_topics(self, findings: PreflightState, identity: tuple[str, str, str]) -> TopicWatch:
@@ -362,10 +369,10 @@ class RelayEngine:
         if not self._settings.record_only:
             coverage = self._ledger = CoverageLedger(folder, identity, self._settings, self._report)
             path = folder / f"ends-{self._settings.slot}.json"
-            self._ends = TopicEnds(self._destination, self._report, path, coverage)
+            self._ends = TopicEnds(self._destination, self._report, path, coverage, self._bounds)
             if findings.slot is not None:
                 self._ledger.check_settings()
-        schemas = SchemaWatch(self._destination.registry, self._report)
+        schemas = SchemaWatch(self._destination.registry, self._report, coverage)
         topics = TopicWatch(self._destination.service, self._report, folder / TOPICS_FILE, schemas, coverage)
         topics.begin_run(self._cluster)
         self._topics = self._resources.enter_context(topics)
@@ -379,17 +386,18 @@ class RelayEngine:
         publications: tuple[str, ...],
     ) -> None:
         """Check what changed while the relay was stopped, before it continues. Raises StateFailed."""
-        assert self._ends is not None
+        assert self._ends is not None and self._late is not None
         # Before the ends of topics are stored again.
         ledger.check_files()
         # Before anything is sent.
-        self._answers.ask("topics", partial(self._ends.check, lambda: check_stop(self._is_stop_requested)))
+        self._answers.call("topics", partial(self._ends.check, lambda: check_stop(self._is_stop_requested)))
+        self._late.resume(self._ends)
         is_unknown = ledger.is_empty and context.checkpoint.was_empty
         # A session that ends here does not end the relay: the next check compares with the same facts.
         with contextlib.suppress(psycopg2.Error), interruptible(connection, self._is_stop_requested):
-            ledger.look(connection, publications, at_once=True)
+            ledger.check_catalog(connection, publications, at_once=True)
         if is_unknown:
-            ledger.distrust("is sent from a slot that this host has no record of: its topic may lack rows")
+            ledger.distrust("is sent from a slot that this host has no record of: its topic may differ")
         elif self._is_ledger_removed:
             ledger.distrust("is no longer proven: the coverage ledger of its slot was removed")
         elif context.checkpoint.last is None:
@@ -402,7 +410,9 @@ class RelayEngine:
         while True:
             self._new_tables.reads = publications
             self._backfill = Backfill(context, self._backfills, publications, first, self._is_more_due)
-            following = SessionLoop(context, self._enter, startup.around(context, self._backfill))
+            following = SessionLoop(
+                context, self._enter, transactional_stream.around(context, self._backfill)
+            )
             try:
                 # The target may lie beyond the WAL of the server on which the slot was recreated.
                 ends_healed = self._settings.until_caught_up and self._healing.is_due
@@ -428,6 +438,8 @@ class RelayEngine:
                         self._ledger,
                         self._may_compare,
                         self._ensure_topics,
+                        self._destination.service.delete_command,
+                        self._report,
                         gives_up=self._settings.is_bounded,
                     )
                     self._proving.start()
@@ -444,9 +456,13 @@ class RelayEngine:
 
     def _take_topics(self, watch: TopicWatch, limits: Limits) -> None:
         """Record the topics' settings and their ends before the first row is sent to them."""
-        self._patience.ask(self._destination.service.name, partial(watch.take, limits))
         if self._late is not None:
-            self._patience.ask(self._destination.service.name, partial(self._late.take, list(limits)))
+            # With --skip-snapshot, topics are expected to have the earlier rows.
+            used = set() if self._settings.skip_snapshot else watch.first_used(limits)
+            created = {one for one, of in limits.items() if isinstance(of, TopicLimits) and of.is_new}
+            take = partial(self._late.take, list(limits), created=created, first_used=used)
+            self._patience.call(self._destination.service.name, take)
+        self._patience.call(self._destination.service.name, partial(watch.take, limits))
 
     def _ensure_topics(self, tables: Sequence[str]) -> None:
         assert self._ledger is not None and self._topics is not None
@@ -465,18 +481,18 @@ class RelayEngine:
         # A heal that gave up stays due, and no table is compared while a heal is due.
         is_comparing = self._ledger is not None and self._ledger.is_comparing and not self._healing.ended
         is_at_work = is_comparing or self._healing.is_at_work or self._orphaned_keys.is_at_work
-        return has_joined or is_at_work or not self._has_looked
+        return has_joined or is_at_work or not self._has_checked
 
     @property
-    def _has_looked(self) -> bool:
+    def _has_checked(self) -> bool:
         """Return whether tables and topics were checked since this session began, or can't be."""
         if self._ledger is None or self._topics is None:
             return True
-        return self._ledger.is_blind or (self._topics.has_looked() and self._ledger.has_looked)
+        return self._ledger.is_blind or (self._topics.has_looked() and self._ledger.has_checked)
 
     def _connect(self) -> Connection:
         settings, report = self._settings, self._report
-        return self._answers.ask("connect", lambda: connect_to_newest(settings, report, self._waiting))
+        return self._answers.call("connect", lambda: connect_to_newest(settings, report, self._waiting))
 
     def _inspect(self, connection: Connection) -> PreflightState:
         info = connection.info
@@ -511,7 +527,7 @@ class RelayEngine:
         settings, report, destination = self._settings, self._report, self._destination
         folder = state_folder(settings.relay_name)
         session = secrets.token_bytes(8)
-        position_store = startup.exactly_of(settings, destination.sink, session)
+        position_store = transactional_stream.exactly_of(settings, destination.sink, session)
         kind = WholeTransactionPolicy if position_store is not None else RowPolicy
         policy = kind(settings, report, DeadLetterWriter(folder), destination.sink)
         catalog = CatalogCache(folder / "catalog.json", findings.system_identifier, findings.database)
@@ -520,20 +536,21 @@ class RelayEngine:
         router = Router(
             settings, *ends, report, patience, catalog, partial(self._take_topics, topics), self._ledger
         )
-        checkpoint = SlotCheckpointStore(folder, *identity, without_kafka=settings.record_only)
+        drop = settings.drop_command
+        checkpoint = SlotCheckpointStore(folder, *identity, without_kafka=settings.record_only, drop=drop)
         self._note_ledger(checkpoint)
         if position_store is not None:
-            startup.wait_for_maker(connection, findings, self._waiting)
-            self._answers.ask("topics", partial(position_store.recall, identity, findings.slot, checkpoint))
+            transactional_stream.wait_for_maker(connection, findings, self._waiting)
+            self._answers.call("topics", partial(position_store.recall, identity, findings.slot, checkpoint))
         if findings.slot is None:
             checkpoint.check(None)
         elif not self._healing.is_due and (
             note := checkpoint.check_kafka(newest_checkpoint(*identity), accept=settings.skip_snapshot)
         ):
-            report.error("notice", RefusedError(note, _RECORDED))
+            report.error("notice", RefusedError(note, _recorded_hint(settings)))
         apart = dict.fromkeys(settings.side_topics.values(), False)
         limits = (
-            self._answers.ask("topics", partial(destination.service.ensure_topics, apart)) if apart else {}
+            self._answers.call("topics", partial(destination.service.ensure_topics, apart)) if apart else {}
         )
         for refusal in limits.values():
             if isinstance(refusal, RefusedError):
@@ -557,7 +574,7 @@ class RelayEngine:
             self._picture.recorder,
             position_store,
             self._orphaned_keys,
-            self._late_records(findings, checkpoint, session) if position_store is None else None,
+            self._late_records(findings, checkpoint, session, is_fenced=position_store is not None),
             coverage=self._ledger or Coverage(),
         )
 
@@ -568,29 +585,37 @@ class RelayEngine:
             checkpoint.has_ledger = True
 
     def _late_records(
-        self, findings: PreflightState, checkpoint: SlotCheckpointStore, session: bytes
+        self, findings: PreflightState, checkpoint: SlotCheckpointStore, session: bytes, *, is_fenced: bool
     ) -> LateRecords:
         path = checkpoint.path.with_name(f"unsettled-{self._settings.slot}")
         send_again = self._orphaned_keys.send_again
         coverage = self._ledger or Coverage()
-        self._late = late = LateRecords(self._destination, self._report, session, send_again, path, coverage)
+        self._late = late = LateRecords(
+            self._destination,
+            self._report,
+            session,
+            send_again,
+            path,
+            coverage,
+            self._bounds,
+            self._ends,
+            is_fenced=is_fenced,
+        )
         if findings.slot is not None and checkpoint.last is None:
             # A relay on another host may have been killed.
             late.expect()
         return late
 
-    def _begin_recording(self, findings: PreflightState, session: bytes) -> Recorder:
+    def _begin_recording(self, findings: PreflightState, session: bytes) -> JournalRecorder:
         """Open the recording, or resume it; changes that it lacks are reported. Raises BwtuiError."""
         settings, report = self._settings, self._report
         source = recording_source(self.status(), findings, settings, self._cluster)
         before = continue_in(Path(settings.record), source)
         try:
-            recorder = Recorder(settings, report, session, source, before)
+            return JournalRecorder(settings, report, session, source, before, self.status)
         except BaseException:
             before.give_back()
             raise
-        recorder.record_status(self.status)
-        return recorder
 
     def _pulse(self, seconds: float) -> None:
         if self._phase is not None:
@@ -624,11 +649,11 @@ class RelayEngine:
         is_in_session = isinstance(self._phase, StreamSession)
         if self._ledger is not None and is_in_session:
             # First, because it waits for no lock.
-            self._ledger.look(connection, self._new_tables.reads)
+            self._ledger.check_catalog(connection, self._new_tables.reads)
             self._note_files()
         if self._joined is not None and is_in_session:
-            self._joined.look(connection, self._backfills)
-        self._new_tables.look(connection)
+            self._joined.check(connection, self._backfills)
+        self._new_tables.check(connection)
         if self._backfill is not None and is_in_session:
-            self._backfill.look(connection)
+            self._backfill.check_visible(connection)
         self._looks.tick(connection)

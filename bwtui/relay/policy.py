@@ -16,8 +16,8 @@ from bwtui.model.lsn import format_lsn
 from bwtui.relay.routes.route import TableRoute
 from bwtui.relay.run_state import RunState
 from bwtui.settings import RelaySettings
-from bwtui.sink.base import DeliveryFailure, Message, Sink
-from bwtui.sink.dead_letter_writer import DeadLetterWriter, DroppedRow
+from bwtui.sink.dead_letters import DeadLetterWriter, DroppedRow
+from bwtui.sink.destination import DeliveryFailure, Message, Sink
 
 #: Maximum number of dropped rows that are remembered, to recognize them when they are read again.
 _REMEMBERED = 20_000
@@ -74,7 +74,7 @@ class RowPolicy:
         letter = self._letters.letter(row, error.message, type(error.__cause__ or error).__name__)
         if is_new:
             try:
-                with self._report.account.during("state"):
+                with self._report.clock.during("state"):
                     self._letters.keep(letter)
             except OSError as failure:
                 raise file_failed(

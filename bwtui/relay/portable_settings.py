@@ -7,14 +7,15 @@ may be relative to the relay's folder. The other process has neither.
 import contextlib
 import dataclasses
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
 from psycopg import pq
 from psycopg.conninfo import make_conninfo
 
+from bwtui.errors import UsageError
 from bwtui.settings import Pairs, RelaySettings
+from bwtui.source.hosts import effective, parsed
 
 _FILES_OF_LIBPQ = frozenset({"passfile", "sslcert", "sslkey", "sslrootcert", "sslcrl", "sslcrldir"})
 _FILES_OF_CLIENTS = (".location", ".keytab", ".file")
@@ -45,42 +46,16 @@ def _absolute(path: str) -> str:
 
 def _connection_string(dsn: str) -> str:
     try:
-        parsed = pq.Conninfo.parse(os.fsencode(dsn))
-        parameters_set = {option.keyword: option.val for option in parsed if option.val is not None}
-        with _service(parameters_set.pop(b"service", None)):
-            defaults = pq.Conninfo.get_defaults()
-        effective = {
-            option.keyword: option.val
-            for option in defaults
-            if option.val not in (None, b"", option.compiled)
+        explicit = parsed(dsn)
+        built_in = {os.fsdecode(one.keyword): one.compiled or b"" for one in pq.Conninfo.get_defaults()}
+        parameters = {
+            keyword: _absolute(value) if keyword in _FILES_OF_LIBPQ else value
+            for keyword, value in effective(dsn).items()
+            if keyword in explicit or (value and os.fsencode(value) != built_in[keyword])
         }
         # The service's parameters are already included.
-        effective.pop(b"service", None)
-        parameters = {
-            os.fsdecode(keyword): os.fsdecode(value or b"")
-            for keyword, value in (effective | parameters_set).items()
-        }
-        parameters |= {
-            keyword: _absolute(parameters[keyword]) for keyword in _FILES_OF_LIBPQ & parameters.keys()
-        }
+        parameters.pop("service", None)
         return make_conninfo("", **parameters)
-    except (psycopg.Error, UnicodeError):
+    except (UsageError, psycopg.Error, UnicodeError):
         # Connecting with this string reports the error.
         return dsn
-
-
-@contextlib.contextmanager
-def _service(name: bytes | None) -> Iterator[None]:
-    """Have libpq take its defaults from the service ``name``: it does so only for the PGSERVICE variable."""
-    if name is None:
-        yield
-        return
-    before = os.environ.get("PGSERVICE")
-    os.environ["PGSERVICE"] = os.fsdecode(name)
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["PGSERVICE"]
-        else:
-            os.environ["PGSERVICE"] = before

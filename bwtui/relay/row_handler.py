@@ -3,25 +3,26 @@
 import struct
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from functools import partial
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 from bwtui.encode.avro import NoRoomError, UnchangedToastError
 from bwtui.encode.compiled_encoders import Values
 from bwtui.errors import BwtuiError, RefusedError, RowError
 from bwtui.model.headers import make_headers
+from bwtui.model.lsn import NO_COMMIT, SentCommit
 from bwtui.pgoutput.decoder import decode
 from bwtui.pgoutput.frames import BODY_OFFSET, PAYLOAD_OFFSET, POSTGRES_EPOCH_US, XLOG_DATA
 from bwtui.pgoutput.messages import UNCHANGED, Field, Relation, Truncate
 from bwtui.pgoutput.tuples import DecodeError, split_tuple
-from bwtui.recording.format.batch import NoMessageReason
-from bwtui.relay.batch import BATCH_BYTES, OutgoingBatch
+from bwtui.recording.payloads import NoMessageReason
+from bwtui.relay.batch import BATCH_BYTES, BATCH_ROWS, RECORD_OVERHEAD, OutgoingBatch
 from bwtui.relay.context import RelayContext
-from bwtui.relay.routes.route import TableRoute
-from bwtui.relay.routes.session_routes import SessionRoutes, relation_of
-from bwtui.relay.samples import SampledCommit
-from bwtui.relay.side_topics.truncation import truncate_message
+from bwtui.relay.recorder import Recorder
+from bwtui.relay.routes.route import SessionRoutes, TableRoute, relation_of
+from bwtui.relay.samples import SampledCommit, Samples
+from bwtui.relay.side_topics import TransactionBoundaries, truncate_message
 from bwtui.relay.toast import IncompleteRow, RowVanished, ToastUpdate
-from bwtui.sink.dead_letter_writer import ChangeIdentity, DroppedRow
+from bwtui.sink.dead_letters import ChangeIdentity, DroppedRow
 
 _oid = struct.Struct(">I").unpack_from
 _begin = struct.Struct(">QqI").unpack_from
@@ -29,8 +30,9 @@ _begin = struct.Struct(">QqI").unpack_from
 #: Offsets in a frame: of the first tuple's kind, after the relation's oid, and of the tuple itself.
 _KIND = BODY_OFFSET + 4
 TUPLE = _KIND + 1
-_BEGIN, _RELATION, _UPDATE = 0x42, 0x52, 0x55  # 'B', 'R', 'U'
+_BEGIN, _RELATION, _INSERT, _UPDATE = 0x42, 0x52, 0x49, 0x55  # 'B', 'R', 'I', 'U'
 _NEW, _OLD_FULL, _OLD_KEY = 0x4E, 0x4F, 0x4B  # 'N', 'O', 'K'
+_NEW_ROWS = (_INSERT, _UPDATE)
 _NOTHING: Iterator[bytes] = iter(())
 
 #: The return value of a handler for a frame that the relay skips; only tables decide that.
@@ -38,6 +40,15 @@ LEFT_OUT = True
 
 #: Errors to which --on-error applies. Every other error ends the session or the relay, and drops nothing.
 _OF_THE_ROW = (RowError, DecodeError)
+
+
+class FrameFilter(Protocol):
+    """Decides on each frame of the stream before it is handled."""
+
+    is_over: bool
+
+    def __call__(self, data: bytes) -> bytes | None:
+        """Return the frame to handle, or None to drop it; not called again once ``is_over``."""
 
 
 class FrameHandlers(dict[int, Callable[[bytes], bool | None]]):
@@ -54,15 +65,24 @@ class RowHandler:
     """Handles the messages about rows; one transaction at a time."""
 
     def __init__(
-        self, context: RelayContext, batch: OutgoingBatch, ahead: Callable[[], Iterable[bytes]] = lambda: ()
+        self,
+        context: RelayContext,
+        batch: OutgoingBatch,
+        ahead: Callable[[], Iterable[bytes]] = lambda: (),
+        boundaries: TransactionBoundaries | None = None,
     ) -> None:
-        """``ahead`` returns frames that follow the one being handled."""
+        """``ahead`` returns frames that follow the one being handled.
+
+        ``boundaries`` sends the messages of --transaction-topic.
+        """
         self._context = context
         self._batch = batch
         self._ahead = ahead
-        #: With --transaction-topic: called for each added message. ``events`` counts them by table.
-        self.on_message: Callable[[TableRoute], None] | None = None
+        self._boundaries = boundaries
+        #: With --transaction-topic: the messages of the current transaction, by table.
         self.events: dict[str, int] = {}
+        #: True while Kafka already holds what is read: it is not recorded again.
+        self.is_repeated = False
         self.routes = SessionRoutes(self._build, self._still_holds, self._begin_route, ahead)
         #: The commit LSN of the current transaction.
         self.commit_lsn = 0
@@ -75,8 +95,10 @@ class RowHandler:
         self.committed = 0
         #: The same in Unix milliseconds: one object, shared as the timestamp of all its messages.
         self.timestamp = 0
-        self._newest = 0
-        batch.newest = self._newest_lsn
+        #: The relation that was announced last, with the commit LSN and ordinal at that time.
+        self._announced: tuple[Relation, tuple[int, int]] | None = None
+        self._newest: tuple[int, int] = NO_COMMIT
+        batch.newest = self._newest_commit
         batch.committed = self._commit_time
         self.handlers: dict[int, Callable[[bytes], bool | None]] = {
             ord("R"): self._on_relation,
@@ -88,14 +110,23 @@ class RowHandler:
 
     def begin(self, data: bytes) -> None:
         """Handle a BEGIN frame."""
-        self._newest = self._newest_lsn()
+        if self.ordinal:
+            # A plain tuple: creating the named tuple costs three times as much.
+            self._newest = self.commit_lsn + 1, self.committed
         self.commit_lsn, self.committed, self.xid = _begin(data, BODY_OFFSET)
         self.timestamp = (self.committed + POSTGRES_EPOCH_US) // 1000
         self.ordinal = self.part = 0
+        if self._boundaries is not None:
+            self._boundaries.begin(self.xid, data)
+            self.events = {}
 
-    def _newest_lsn(self) -> int:
-        """Return the LSN after the commit of the newest transaction from which a row was read, or 0."""
-        return self.commit_lsn + 1 if self.ordinal else self._newest
+    def skip(self) -> None:
+        """Note that a row was skipped without a number of its own."""
+        self._announced = None
+
+    def _newest_commit(self) -> SentCommit:
+        """Return the newest transaction from which a row was read."""
+        return SentCommit(*((self.commit_lsn + 1, self.committed) if self.ordinal else self._newest))
 
     def _commit_time(self) -> int:
         """Return when the current transaction was committed, in Unix microseconds."""
@@ -103,7 +134,12 @@ class RowHandler:
 
     def _on_relation(self, data: bytes) -> bool | None:
         relation = relation_of(data[PAYLOAD_OFFSET:])
-        if not self.routes.is_known(relation):
+        place, last = (self.commit_lsn, self.ordinal), self._announced
+        if last is not None and last[1] == place and last[0].oid != relation.oid:
+            # Without a row in between: PostgreSQL announces the root of a partition right before it.
+            self._context.coverage.announces(relation, last[0])
+        self._announced = relation, place
+        if not self.routes.is_current(relation):
             self.routes.announce(relation, data[PAYLOAD_OFFSET:])
         if self.routes.are_many:
             self._forget_idle()
@@ -114,8 +150,7 @@ class RowHandler:
         # The batch's rows must be recorded while their relations are known.
         self._batch.flush()
         for oid in self.routes.forget_idle():
-            if self._context.recorder is not None:
-                self._context.recorder.forget(oid)
+            self._context.recorder.forget(oid)
 
     def _still_holds(self, route: TableRoute) -> bool:
         self._batch.flush()
@@ -131,7 +166,7 @@ class RowHandler:
         self._batch.flush()
         # Routes that were built ahead begin one after the other, without a full batch in between.
         self._context.patience.calls.pulse_when_due()
-        if route is not None and self._context.recorder is not None:
+        if route is not None:
             self._context.recorder.relation(route.relation)
 
     def on_insert(self, data: bytes) -> bool | None:
@@ -202,10 +237,10 @@ class RowHandler:
 
     def _whole(self, route: TableRoute, data: bytes) -> tuple[bytes | None, bytes | None] | None:
         """Return key and value of a frame's only row, unless its fields are needed as well."""
-        # Unless each row needs its own handling, `bwtui.relay.bulk_rows` has already tried the fast path.
+        # Unless each row needs its own handling, `BulkRows` has already tried the fast path.
         if route.run is None or not self.wants_each:
             return None
-        if self._context.samples.budget > 0 or self._batch.careful is not None:
+        if self._context.samples.budget > 0 or self._batch.bisector is not None:
             return None
         most = route.max_message_bytes
         messages = route.run(data, _NOTHING, PAYLOAD_OFFSET, TUPLE, 0, 1, BATCH_BYTES, most, False, {})[0]
@@ -214,7 +249,7 @@ class RowHandler:
     @property
     def wants_each(self) -> bool:
         """Return whether each message needs its own handling."""
-        return self._context.settings.headers or self.on_message is not None
+        return self._context.settings.headers or self._boundaries is not None
 
     def _on_delete(self, data: bytes) -> bool | None:
         route = self.routes[_oid(data, BODY_OFFSET)[0]]
@@ -244,6 +279,8 @@ class RowHandler:
         if not routes:
             return LEFT_OUT
         self.ordinal += 1
+        # PostgreSQL announces tables that are truncated together like a partition after its root.
+        self._context.coverage.withdraw(message.relation_oids)
         if self._batch.window is not None:
             self._batch.window.truncate([route.relation.qualified_name for route in routes])
         for route in routes:
@@ -299,10 +336,10 @@ class RowHandler:
                 return wider, *wider.both(new), new
         try:
             row = self._context.toast.fill(route, update, partial(self._rows_ahead, route))
-        except RowVanished as gone:
+        except RowVanished as vanished:
             route.counters.toast_superseded += 1
             self._without(route, NoMessageReason.SUPERSEDED)
-            return route, route.key(gone.row), None, gone.row
+            return route, route.key(vanished.row), None, vanished.row
         try:
             key, value = route.both_filled(row)
         except (UnchangedToastError, NoRoomError):
@@ -312,15 +349,15 @@ class RowHandler:
         return route, key, value, row
 
     def _rows_ahead(
-        self, route: TableRoute, known: Values, missing: Sequence[int], most: int
+        self, route: TableRoute, cached: Values, missing: Sequence[int], most: int
     ) -> Iterator[ToastUpdate | IncompleteRow]:
         """Yield the table's next updates; with the C extension, up to ``most`` that may lack ``missing``."""
         if route.lacking is None:
-            yield from self._updates_ahead(route, known)
+            yield from self._updates_ahead(route, cached)
             return
         key = tuple((index, route.column_names[index]) for index in route.key_indexes)
         oid, columns = route.relation.oid, tuple(missing)
-        for row in route.lacking(self._ahead(), known, PAYLOAD_OFFSET, oid, self.xid, columns, key, most):
+        for row in route.lacking(self._ahead(), cached, PAYLOAD_OFFSET, oid, self.xid, columns, key, most):
             if len(row) == 3:
                 yield row
             elif (update := _update(route, *row)) is not None:
@@ -361,12 +398,10 @@ class RowHandler:
         return wider
 
     def _without(self, route: TableRoute, reason: NoMessageReason) -> None:
-        if self._context.recorder is not None:
-            self._context.recorder.without(route, reason)
+        self._context.recorder.without(route, reason)
 
     def _note_filled(self, sent: list[Field], completed: list[Field]) -> None:
-        if self._context.recorder is not None:
-            self._batch.held += self._context.recorder.filled(sent, completed)
+        self._batch.held += self._context.recorder.filled(sent, completed)
 
     @property
     def values(self) -> Values:
@@ -376,7 +411,7 @@ class RowHandler:
     def note_values(self, route: TableRoute, frames: Sequence[bytes]) -> None:
         """Count the unchanged values of rows that `BulkRows` took, and record frames and values."""
         toast, recorder = self._context.toast, self._context.recorder
-        if recorder is None:
+        if not recorder.is_recording:
             toast.take_all(route, frames)
             return
         for frame in frames:
@@ -401,16 +436,16 @@ class RowHandler:
                 self.commit_lsn, self.ordinal, operation, self.xid, context.session, self.part
             )
         batch = self._batch
-        if batch.careful is not None:
-            batch.careful.check(self.commit_lsn, self.ordinal)
+        if batch.bisector is not None:
+            batch.bisector.check(self.commit_lsn, self.ordinal)
         batch.add(route, key, value, self.timestamp, headers)
-        if self.on_message is not None:
-            self.on_message(route)
+        if self._boundaries is not None:
+            self._boundaries.count(route, self.events, self.timestamp)
         if context.samples.budget > 0 and (before is not None or after is not None):
             commit = SampledCommit(self.commit_lsn, self.xid, self._commit_time() / 1_000_000, self.ordinal)
             context.samples.take(operation, route, key, before, after, commit, batch.span)
-        if batch.careful is not None:
-            batch.careful.name(route, route, self._dropped(route, operation, before, after))
+        if batch.bisector is not None:
+            batch.bisector.name(route, route, self._dropped(route, operation, before, after))
 
     def _dropped(
         self, route: TableRoute, operation: str, before: list[Field] | None, after: list[Field] | None
@@ -432,6 +467,75 @@ class RowHandler:
         row = self._dropped(route, operation, before, after)
         self._context.policy.refuse(route, row, error, self._batch.span)
         self._without(route, NoMessageReason.DROPPED)
+
+
+class BulkRows:
+    """Takes the runs of a session's frames: consecutive new rows of one table, which the C extension encodes.
+
+    Rows that the C extension can't encode, or that need their own handling, end a run.
+    """
+
+    def __init__(self, rows: RowHandler, batch: OutgoingBatch, samples: Samples, recorder: Recorder) -> None:
+        self._rows = rows
+        self._batch = batch
+        self._samples = samples
+        self._recorder = recorder
+
+    def between(self, frames: Iterator[bytes]) -> Iterator[bytes]:
+        """Yield the frames that need their own handling, and take the runs between them.
+
+        Ends with ``frames``, or when the batch is full.
+        """
+        if self._rows.wants_each or self._batch.bisector is not None:
+            yield from frames
+            return
+        samples, take = self._samples, self._take
+        for frame in frames:
+            data = frame
+            while data[0] == XLOG_DATA and data[PAYLOAD_OFFSET] in _NEW_ROWS:
+                if samples.budget > 0 or data[_KIND] != _NEW:
+                    break
+                rest = take(data, frames)
+                if rest is None:
+                    return
+                if rest is data:
+                    break
+                data = rest
+            yield data
+
+    def _take(self, data: bytes, frames: Iterator[bytes]) -> bytes | None:
+        """Return the first frame that is not taken; None if the batch is full, or no more frames arrived."""
+        rows, batch, recorder = self._rows, self._batch, self._recorder
+        values = rows.values
+        route = rows.routes[_oid(data, BODY_OFFSET)[0]]
+        if route is None or route.run is None:
+            return data
+        messages, taken, size, held, rest = route.run(
+            data,
+            frames,
+            PAYLOAD_OFFSET,
+            TUPLE,
+            rows.timestamp,
+            BATCH_ROWS - batch.rows,
+            BATCH_BYTES - batch.bytes - batch.held,
+            route.max_message_bytes - RECORD_OVERHEAD,
+            recorder.is_recording,
+            values,
+        )
+        if not messages:
+            return rest
+        batch.add_many(route, messages, size)
+        if values:
+            rows.note_values(route, taken)
+        elif recorder.is_recording:
+            recorder.frames += taken
+        batch.held += held
+        rows.ordinal += len(messages)
+        if data[PAYLOAD_OFFSET] == _INSERT:
+            route.counters.inserts += len(messages)
+        else:
+            route.counters.updates += len(messages)
+        return rest
 
 
 def _update(route: TableRoute, frame: bytes, xid: int) -> ToastUpdate | None:

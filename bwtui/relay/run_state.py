@@ -4,11 +4,13 @@ Only the relay's main thread writes counters. Other threads read them without a 
 whole, and a status that is one batch old does no harm.
 """
 
+import resource
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from bwtui.blocking import check_stop
 from bwtui.errors import BwtuiError, ConnectionFailed
@@ -19,7 +21,7 @@ from bwtui.relay.ack import Acknowledgements
 from bwtui.relay.metrics.latency_tracker import LatencyTracker
 from bwtui.relay.metrics.transaction_log import TransactionLog
 from bwtui.relay.watch.activity_clock import ActivityClock
-from bwtui.sink.base import Sink
+from bwtui.sink.destination import Sink
 
 _ERRORS_KEPT = 200
 #: Maximum number of schemas kept per subject; the registry has all of them.
@@ -93,6 +95,8 @@ class RunState:
     def __init__(self) -> None:
         self.state: State = "starting"
         self.detail = ""
+        #: True once a stop was requested.
+        self.is_stopping = False
         self.started = time.time()
         self.tables: dict[str, TableCounters] = {}
         self.schemas: dict[tuple[str, int], SchemaEntry] = {}
@@ -114,7 +118,7 @@ class RunState:
         self.sessions = 0
         self.latency = LatencyTracker()
         self.transaction_log = TransactionLog()
-        self.account = ActivityClock()
+        self.clock = ActivityClock()
         #: By ``time.monotonic``; 0 if it does not apply. ``heard_at``: the stream last delivered something;
         #: ``called_at``: the server was last asked to answer; ``settled_at``: deliveries were last processed;
         #: ``oldest_since``: the oldest message in flight has waited since; ``ledger_since``: the relay has
@@ -126,10 +130,10 @@ class RunState:
         self.not_captured: tuple[str, ...] = ()
         #: Tables whose topic may differ from them; only a clean comparison removes one. Replaced whole.
         self.not_proven: tuple[UnprovenTable, ...] = ()
+        #: The tables that are compared, and the progress, or why the last comparison was not clean.
+        self.comparison = ""
         #: Topics of tables that Kafka says do not exist, though rows were sent to them. Replaced whole.
         self.missing_topics: tuple[str, ...] = ()
-        #: Called for every new error, from any thread.
-        self.on_error: Callable[[ErrorEntry], None] | None = None
         #: The error that ended the relay.
         self.fatal: BwtuiError | None = None
         #: Number of errors of each kind, including repeated ones, which `errors` merges. Replaced whole.
@@ -137,6 +141,7 @@ class RunState:
         #: Number of audits of the tables by verdict, and the time of the last one. Replaced whole.
         self.audits: dict[str, int] = {}
         self.audited_at = 0.0
+        self._listener: Callable[[ErrorEntry], None] | None = None
         self._outage: str | None = None
         self._errors: deque[ErrorEntry] = deque(maxlen=_ERRORS_KEPT)
         self._lock = threading.Lock()
@@ -172,9 +177,9 @@ class RunState:
     ) -> None:
         """Add an error to those that the UI shows.
 
-        A repeated error only increases the count and moves up. A repeated notice stays in its place, so that
-        it never pushes errors out of sight. An error with a ``dependency`` lasts, from ``since`` (Unix
-        seconds; 0 is now), until that dependency has `recovered`.
+        A repeated error only increases the count and moves up. A repeated notice stays in its place until it
+        is over, so that it never pushes errors out of sight. An error with a ``dependency`` lasts, from
+        ``since`` (Unix seconds; 0 is now), until that dependency has `recovered`.
         """
         now = time.time()
         begun = since or now if dependency else None
@@ -182,28 +187,35 @@ class RunState:
         with self._lock:
             same = next((old for old in self._errors if _same(old, entry)), None)
             if same is not None:
-                if kind == "notice":
+                if kind == "notice" and not same.is_over:
                     return
                 self._errors.remove(same)
                 since_before = same.since if same.until is None else entry.since
                 entry = replace(entry, count=same.count + 1, since=since_before)
             self._errors.append(entry)
             self.error_counts = {**self.error_counts, kind: self.error_counts.get(kind, 0) + 1}
-        if self.on_error is not None and entry.count == 1:
-            self.on_error(entry)
+        if self._listener is not None and entry.count == 1:
+            self._listener(entry)
+
+    def listen(self, listener: Callable[[ErrorEntry], None] | None) -> None:
+        """Call ``listener`` for every new error from now on, from any thread."""
+        self._listener = listener
 
     def recovered(self, dependency: str) -> None:
         """Record that ``dependency`` works again: its errors are over."""
+        self._end(lambda entry: entry.dependency == dependency)
+
+    def end_notice(self, message: str, table: str | None) -> None:
+        """Record that a notice is not true any more."""
+        self._end(lambda entry: (entry.kind, entry.message, entry.table) == ("notice", message, table))
+
+    def _end(self, is_meant: Callable[[ErrorEntry], bool]) -> None:
         now = time.time()
         with self._lock:
-            if any(entry.dependency == dependency and entry.until is None for entry in self._errors):
-                over = [
-                    replace(entry, until=now)
-                    if entry.dependency == dependency and entry.until is None
-                    else entry
-                    for entry in self._errors
-                ]
-                self._errors = deque(over, maxlen=_ERRORS_KEPT)
+            for place, entry in enumerate(self._errors):
+                if not entry.is_over and is_meant(entry):
+                    since = entry.time if entry.since is None else entry.since
+                    self._errors[place] = replace(entry, since=since, until=now)
 
     def is_out(self, dependency: str) -> bool:
         """Return whether an error of ``dependency`` is not over."""
@@ -265,3 +277,21 @@ class RunState:
 
 def _same(a: ErrorEntry, b: ErrorEntry) -> bool:
     return (a.kind, a.table, a.message) == (b.kind, b.table, b.message)
+
+
+def resident_bytes(*, with_files: bool = True) -> int:
+    """Return this process's resident memory in bytes; its peak if /proc is not available.
+
+    Without files: file-backed memory, mostly libraries, exists only once for all processes of a relay.
+    """
+    try:
+        _, pages, of_files, *_ = map(int, Path("/proc/self/statm").read_text().split())
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return (pages if with_files else pages - of_files) * resource.getpagesize()
+
+
+def cpu_seconds() -> float:
+    """Return the CPU seconds that this process has used so far."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return round(usage.ru_utime + usage.ru_stime, 3)

@@ -10,7 +10,7 @@ from bwtui.model.lsn import format_lsn
 from bwtui.model.service_views import StageEntry, Stages
 from bwtui.model.status import ChangeSample, FieldChange
 from bwtui.pgoutput.messages import Field, Relation
-from bwtui.recording.fields import LIMIT, as_text, mark_of
+from bwtui.recording.change import LIMIT, as_text, mark_of
 from bwtui.relay.routes.route import TableRoute
 
 SAMPLES = 500

@@ -9,8 +9,8 @@ from bwtui.errors import BwtuiError, ConnectionFailed
 from bwtui.relay.run_state import RunState
 from bwtui.relay.watch.activity_clock import Activity
 from bwtui.source.connection import Connection
-from bwtui.source.failover.stream_server import ReachedServer, StreamServer
-from bwtui.source.query_pool import QueryPool
+from bwtui.source.present_rows import QueryPool
+from bwtui.source.raw_stream import ReachedServer, StreamServer
 
 _WAIT_FIRST, _WAIT_LAST = 0.2, 5.0
 #: The main thread's activity while each service is called; all other services belong to the sink.
@@ -28,49 +28,49 @@ class ServiceRetry:
         self.server = server
         self._report = report
         self._pulse = pulse
-        self._questions = QueryPool(server)
+        self._queries = QueryPool(server)
         #: Services that were reported as unavailable, and have not answered since.
         self._away: set[str] = set()
         self.calls = BlockingCalls(pulse)
 
-    def ask(self, service: str, call: Callable[[], T]) -> T:
-        """Make the blocking ``call`` until it does not raise ConnectionFailed; see `ask_all`."""
-        answer = self.ask_all(service, [call])[0]
+    def call(self, service: str, call: Callable[[], T]) -> T:
+        """Make the blocking ``call`` until it does not raise ConnectionFailed; see `call_all`."""
+        answer = self.call_all(service, [call])[0]
         if isinstance(answer, BwtuiError):
             raise answer
         return answer
 
-    def look(self, question: Callable[[Connection], T]) -> T:
+    def query(self, query: Callable[[Connection], T]) -> T:
         """Query PostgreSQL, and wait while it is unavailable. Raises RefusedError."""
-        return self.ask("PostgreSQL", lambda: self._questions.ask(question))
+        return self.call("PostgreSQL", lambda: self._queries.run(query))
 
-    def look_ahead(self, question: Callable[[Connection], T]) -> Callable[[], T | None]:
+    def query_ahead(self, query: Callable[[Connection], T]) -> Callable[[], T | None]:
         """Start a PostgreSQL query; return a function that waits for its answer, or for None if it failed.
 
-        After None, repeat the query through `look`, which raises the reason.
+        After None, repeat the query through `query`, which raises the reason.
         """
-        future = self.calls.begin(lambda: self._questions.ask(question))
+        future = self.calls.begin(lambda: self._queries.run(query))
 
         def answer() -> T | None:
-            has_answer = self.ask("PostgreSQL", lambda: future.exception() is None)
+            has_answer = self.call("PostgreSQL", lambda: future.exception() is None)
             return future.result() if has_answer else None
 
         return answer
 
-    def ask_all(self, service: str, calls: Sequence[Callable[[], T]]) -> list[T | BwtuiError]:
+    def call_all(self, service: str, calls: Sequence[Callable[[], T]]) -> list[T | BwtuiError]:
         """Make blocking calls in parallel, each until it does not raise ConnectionFailed.
 
         Report that the relay waits for ``service``. Return the answer to each call, or the BwtuiError that it
         raised instead.
         """
         before = self._report.detail
-        account = self._report.account
-        at = account.turn_to(_ACTIVITIES.get(service, "topics"))
+        clock = self._report.clock
+        at = clock.turn_to(_ACTIVITIES.get(service, "topics"))
         try:
             return self._answers(service, calls)
         finally:
             # Also after an exception of the pulse, which ends the wait as well.
-            account.turn_to(at)
+            clock.turn_to(at)
             self._report.detail = before
 
     def _answers(self, service: str, calls: Sequence[Callable[[], T]]) -> list[T | BwtuiError]:
@@ -105,7 +105,7 @@ class ServiceRetry:
 
         def noted() -> T:
             answer = call()
-            self._report.account.answered()
+            self._report.clock.answered()
             return answer
 
         return noted
@@ -113,12 +113,12 @@ class ServiceRetry:
     def begin_session(self, reached: ReachedServer) -> None:
         """Send queries to ``reached``, in new sessions, from now on."""
         self.server.follow(reached)
-        self._questions.renew()
+        self._queries.renew()
 
     def close(self) -> None:
         """Release helper threads and sessions; those in use end on their own."""
         self.calls.close()
-        self._questions.close()
+        self._queries.close()
 
     def _wait(self, seconds: float) -> None:
         until = time.monotonic() + seconds

@@ -10,14 +10,16 @@ import json
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 
-from bwtui.durable_files import write_durably
+from bwtui.durable_files import private_parent, write_durably
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, SlotLost, StateFailed
-from bwtui.model.lsn import format_lsn
+from bwtui.file_errors import file_failed, remove
+from bwtui.model.lsn import NO_COMMIT, SentCommit, format_lsn
 from bwtui.model.position import Position
+from bwtui.settings import drop_command
 from bwtui.sink.destination import Offsets
-from bwtui.source.raw.timeline import ENDLESS, Forks, ServerIdentity
+from bwtui.source.raw_stream import ENDLESS, Forks, ServerIdentity
 from bwtui.source.slot import HEAL, SlotState
-from bwtui.state_folder import relay_names, state_folder
+from bwtui.state_folder import STATE_HOME_HINT, relay_names, state_folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,8 @@ class SlotCheckpoint:
     written_by: str = ""
     #: True if a coverage ledger is kept for the slot. Older versions kept none.
     has_ledger: bool = False
+    #: The newest transaction with rows that were sent. Older versions stored none.
+    sent_commit: SentCommit = NO_COMMIT
 
     def sent(self) -> int:
         """Return the LSN up to which rows were sent, as far as is known."""
@@ -61,10 +65,13 @@ def _unexplained_position(slot: str) -> str:
     return f"slot {slot} was created or moved elsewhere; the relay resumes from the slot's position"
 
 
-def forgetting(slot: str) -> str:
-    """Return a hint, with --exactly-once, for a lost ``slot`` or for sent changes that the server lacks."""
+def forgetting(drop: str) -> str:
+    """Return a hint, with --exactly-once, for a lost slot or for sent changes that the server lacks.
+
+    ``drop`` is the command that drops the slot.
+    """
     return (
-        f"run 'bwtui slots drop {slot}' on this host and start again for a new snapshot; --heal and "
+        f"run '{drop}' on this host and start again for a new snapshot; --heal and "
         "--accept-divergence can't be combined with --exactly-once"
     )
 
@@ -73,14 +80,23 @@ class SlotCheckpointStore:
     """Reads and writes the slot checkpoint of one relay."""
 
     def __init__(
-        self, folder: Path, system_identifier: str, database: str, slot: str, *, without_kafka: bool = False
+        self,
+        folder: Path,
+        system_identifier: str,
+        database: str,
+        slot: str,
+        *,
+        without_kafka: bool = False,
+        drop: str = "",
     ) -> None:
         """Open the checkpoint of ``slot``; a file about another server, database or slot counts as missing.
 
-        ``without_kafka``: changes confirmed from now on go only to a recording.
+        ``without_kafka``: changes confirmed from now on go only to a recording. ``drop``: the command that
+        drops the slot, for hints.
         Raises BwtuiError if the file can't be read.
         """
         self._without_kafka = without_kafka
+        self._drop = drop or drop_command(slot)
         self.path = folder / f"slot-{slot}.json"
         self._identity = (system_identifier, database, slot)
         #: True if a snapshot is a Kafka transaction, so that Kafka says which of its rows are committed.
@@ -97,12 +113,20 @@ class SlotCheckpointStore:
         #: True if the slot is, or was, on a standby.
         self.on_standby = self.last is not None and self.last.on_standby
 
-    def remember(self, confirmed_lsn: int, *, changed: bool = True, sent_lsn: int = 0) -> None:
+    def remember(
+        self,
+        confirmed_lsn: int,
+        *,
+        changed: bool = True,
+        sent_lsn: int = 0,
+        sent_commit: SentCommit = NO_COMMIT,
+    ) -> None:
         """Store, durably, that ``confirmed_lsn`` is about to be confirmed.
 
-        ``sent_lsn``: the LSN up to which rows were sent; both LSNs only increase. ``changed``: whether a
-        transaction was read since the last checkpoint; the LSN also advances without one. A slot of an older
-        copy is confirmed again up to the position of the former slot, so the LSN never goes back.
+        ``sent_lsn``: the LSN up to which rows were sent; ``sent_commit``: the newest transaction with sent
+        rows; both and the LSN only increase. ``changed``: whether a transaction was read since the last
+        checkpoint; the LSN also advances without one. A slot of an older copy is confirmed again up to the
+        position of the former slot, so the LSN never goes back.
         """
         without_kafka = self._without_kafka
         last = self.last if self.last is not None and not self.last.snapshot_unfinished else None
@@ -116,20 +140,35 @@ class SlotCheckpointStore:
         if last is not None:
             confirmed_lsn = max(confirmed_lsn, last.confirmed_lsn)
             sent_lsn = max(sent_lsn, last.sent())
+            sent_commit = max(sent_commit, last.sent_commit)
         publications = self.last.publications if self.last is not None else ()
         now = SlotCheckpoint(
             *self._identity,
             confirmed_lsn,
             without_kafka=without_kafka,
-            sent_lsn=sent_lsn,
+            sent_lsn=max(sent_lsn, sent_commit.end),
             publications=publications,
+            sent_commit=sent_commit,
         )
         self._write(self._with_server(now))
 
-    def remember_sent(self, sent_lsn: int) -> None:
+    def remember_sent(self, sent_lsn: int, sent_commit: SentCommit = NO_COMMIT) -> None:
         """Store, durably, that rows up to ``sent_lsn`` were sent, whether they arrived or not."""
-        if self.last is not None and sent_lsn > self.last.sent():
-            self._write(replace(self.last, sent_lsn=sent_lsn))
+        last = self.last
+        if last is not None and (sent_lsn > last.sent() or sent_commit > last.sent_commit):
+            sent_commit = max(sent_commit, last.sent_commit)
+            self._write(replace(last, sent_lsn=max(sent_lsn, last.sent()), sent_commit=sent_commit))
+
+    def commit_to_come(self, start_lsn: int) -> SentCommit:
+        """Return the sent transaction that a stream from ``start_lsn`` repeats; its ``end`` is 0 if none."""
+        sent = self.last.sent_commit if self.last is not None else NO_COMMIT
+        # PostgreSQL sends each transaction whose commit record begins at or after the start.
+        return sent if sent.end > start_lsn else NO_COMMIT
+
+    def forget_commit(self) -> None:
+        """Forget the newest sent transaction, because the server lacks it."""
+        if self.last is not None:
+            self._write(replace(self.last, sent_commit=NO_COMMIT))
 
     def recall(self, position: Position, slot: SlotState | None) -> None:
         """Adopt the position in Kafka if there is no checkpoint, or if another run has continued since."""
@@ -152,7 +191,7 @@ class SlotCheckpointStore:
         )
         self._write(self._with_server(now))
 
-    def wrote(self, session: str) -> None:
+    def record_writer(self, session: str) -> None:
         """Store, durably, that run ``session`` (hexadecimal) wrote the position in Kafka."""
         self._written_by = session
         if self.last is not None:
@@ -160,8 +199,11 @@ class SlotCheckpointStore:
 
     def remember_publications(self, names: tuple[str, ...]) -> None:
         """Store, durably, the publications that the slot is read with."""
-        if self.last is not None:
-            self._write(replace(self.last, publications=names))
+        if (last := self.last) is not None:
+            # PostgreSQL does not send a transaction again that is empty for other publications.
+            is_same = set(names) == set(last.publications)
+            sent_commit = last.sent_commit if is_same else NO_COMMIT
+            self._write(replace(last, publications=names, sent_commit=sent_commit))
 
     def renew(self, consistent_point: int, publications: tuple[str, ...]) -> None:
         """Store, durably, that the slot was recreated at ``consistent_point``, whatever was stored before.
@@ -208,13 +250,16 @@ class SlotCheckpointStore:
             # Nothing may be confirmed that is not stored, so the relay ends here.
             raise StateFailed(
                 f"slot checkpoint {self.path} can't be written: {error.strerror}",
-                "free disk space or set BWTUI_STATE_HOME to a writable folder, then start again",
+                f"free disk space or {STATE_HOME_HINT}, then start again",
             ) from error
         self.last = last
 
     def forget(self) -> None:
-        """Remove the checkpoint: the next run resumes from the slot's position, whatever it is."""
-        self.path.unlink(missing_ok=True)
+        """Remove the checkpoint: the next run resumes from the slot's position, whatever it is.
+
+        Raises StateFailed.
+        """
+        remove(self.path)
         self.last = None
 
     def check(self, slot: SlotState | None) -> str | None:
@@ -231,15 +276,12 @@ class SlotCheckpointStore:
         if last.in_transaction and not self.in_transactions:
             raise RefusedError(
                 f"slot {name} exists, but the Kafka transaction of its snapshot may not have been committed",
-                f"start with --exactly-once, which checks this; or run 'bwtui slots drop {name}' and "
+                f"start with --exactly-once, which checks this; or run '{self._drop}' and "
                 "start again for a new snapshot",
             )
-        hint = (
-            f"changes may be missing: {HEAL}; or run 'bwtui slots drop {name}' and start again for a "
-            "new snapshot"
-        )
+        hint = f"changes may be missing: {HEAL}; or run '{self._drop}' and start again for a new snapshot"
         if self.in_transactions:
-            hint = f"changes may be missing: {forgetting(name)}"
+            hint = f"changes may be missing: {forgetting(self._drop)}"
         if slot is None:
             raise SlotLost(f"slot {name} is missing; this relay had confirmed it up to {confirmed}", hint)
         if slot.confirmed_lsn > last.confirmed_lsn:
@@ -285,12 +327,12 @@ class SlotCheckpointStore:
             end = min(fork, server.wal_end)
         if last.sent() > end and not accept:
             hint = (
-                f"{HEAL}; or run 'bwtui slots drop {last.slot}' and start again for a new snapshot; or "
+                f"{HEAL}; or run '{self._drop}' and start again for a new snapshot; or "
                 "continue from the slot's position with --accept-divergence: topics then keep what the "
                 "server lacks"
             )
             if self.in_transactions:
-                hint = forgetting(last.slot)
+                hint = forgetting(self._drop)
             raise SlotLost(self._describe_missing(server, last, fork, end), hint)
         return end if last.confirmed_lsn > end or last.sent() > end else ENDLESS
 
@@ -346,6 +388,8 @@ class SlotCheckpointStore:
                 # Whatever the slot was confirmed to on this server, this relay did not confirm it.
                 confirmed = slot.confirmed_lsn
         now = replace(last, confirmed_lsn=confirmed, sent_lsn=sent)
+        if last.sent_commit.end > common_end:
+            now = replace(now, sent_commit=NO_COMMIT)
         self._write(self._with_server(now))
         return note
 
@@ -388,7 +432,7 @@ class SlotCheckpointStore:
         raise RefusedError(
             f"'bwtui record' confirmed slot {name} up to {confirmed}: changes before that are in a "
             "recording and were not sent to Kafka",
-            f"use a different slot; or run 'bwtui slots drop {name}' and start again for a new "
+            f"use a different slot; or run '{self._drop}' and start again for a new "
             "snapshot; or continue without these changes with --skip-snapshot",
         )
 
@@ -400,7 +444,10 @@ class SlotCheckpointStore:
             marks = {t: {int(p): o for p, o in ends.items()} for t, ends in remembered.marks.items()}
             forks = tuple((timeline, lsn) for timeline, lsn in remembered.forks)
             publications = tuple(remembered.publications)
-            remembered = replace(remembered, marks=marks, forks=forks, publications=publications)
+            sent_commit = SentCommit(*remembered.sent_commit)
+            remembered = replace(
+                remembered, marks=marks, forks=forks, publications=publications, sent_commit=sent_commit
+            )
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError, AttributeError) as error:
@@ -434,3 +481,48 @@ def slot_checkpoints(system_identifier: str, database: str, slot: str) -> dict[s
             last = SlotCheckpointStore(state_folder(name), system_identifier, database, slot).last
             checkpoints |= {name: last} if last is not None else {}
     return checkpoints
+
+
+# -- a position in Kafka that 'bwtui slots drop' discarded --------------------------------------------------
+#
+# Dropping a slot does not contact Kafka. Instead, a small file in the relay's state folder names the run that
+# last wrote the position, according to the slot checkpoint. A position that a different run has written since
+# stays valid, because that run continued elsewhere.
+
+
+def _discarded(folder: Path, slot: str) -> Path:
+    return folder / f"forgotten-{slot}.json"
+
+
+def discard_position(folder: Path, last: SlotCheckpoint | None) -> None:
+    """Record durably that the position that the checkpoint ``last`` resumes from is discarded.
+
+    Raises StateFailed.
+    """
+    if last is None or not last.written_by:
+        return
+    path = _discarded(folder, last.slot)
+    content = {"of": [last.system_identifier, last.database, last.slot], "written_by": last.written_by}
+    try:
+        private_parent(path)
+        write_durably(path, json.dumps(content))
+    except OSError as error:
+        raise file_failed(f"the slot's discarded position can't be recorded in {path}", error) from error
+
+
+def is_discarded(folder: Path, position: Position, drop: str) -> bool:
+    """Return whether ``position`` was discarded; ``drop`` is the command that does it. Raises StateFailed."""
+    path = _discarded(folder, position.slot)
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        identity, written_by = tuple(data["of"]), data["written_by"]
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise file_failed(f"{path} can't be read", error) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise StateFailed(
+            f"{path} can't be read: it records a discarded position in Kafka",
+            f"remove it, and run '{drop}' again",
+        ) from error
+    return identity == (position.system, position.database, position.slot) and written_by == position.session

@@ -31,7 +31,7 @@ class StartupProbe:
         self._report = report
         self._stopping = stopping
 
-    def ask(self, activity: Activity, call: Callable[[], T]) -> T:
+    def call(self, activity: Activity, call: Callable[[], T]) -> T:
         """Return the answer of the service of ``activity`` to the blocking ``call``.
 
         With --wait-for-services the call is retried until the service is available. Raises ConnectionFailed
@@ -39,7 +39,7 @@ class StartupProbe:
         hidden position is waited for in any case, because the transaction that hides it will end.
         """
         report, service = self._report, _SERVICES[activity]
-        before, detail = report.account.turn_to(activity), report.detail
+        before, detail = report.clock.turn_to(activity), report.detail
         calls = BlockingCalls(lambda _: check_stop(self._stopping))
         pause = _WAIT_FIRST
         try:
@@ -58,15 +58,15 @@ class StartupProbe:
                     report.recovered(service)
                     return answer
         finally:
-            report.account.turn_to(before)
+            report.clock.turn_to(before)
             report.detail = detail
             calls.close()
 
     def cluster(self, destination: Destination) -> str:
         """Return the identity of the cluster behind ``destination``, after checking its registry as well."""
-        cluster = self.ask("topics", destination.service.check)
+        cluster = self.call("topics", destination.service.check)
         if self._needs_registry:
-            self.ask("registry", destination.registry.check)
+            self.call("registry", destination.registry.check)
         return cluster
 
     def _wait(self, seconds: float) -> None:

@@ -1,31 +1,43 @@
 """The relay's status at one moment, assembled for other threads from what its components report."""
 
+import dataclasses
 import os
+import threading
 import time
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
-from bwtui.model.backfill import FirstSnapshot
+from bwtui.model.backfill import BackfillStatus, FirstSnapshot
 from bwtui.model.gaps import with_gaps
 from bwtui.model.heal import HealStatus
 from bwtui.model.lsn import format_lsn
-from bwtui.model.status import LAG_IS_OLD, Status
+from bwtui.model.status import LAG_IS_OLD, StageStatus, Status, TableStatus
 from bwtui.model.verdict import RelayVerdict, ended
-from bwtui.relay import status_builder
 from bwtui.relay.backfill.store import BackfillStore
-from bwtui.relay.dead_letters.letter_state import OpenLetters
+from bwtui.relay.batch import IN_FLIGHT_ROWS
+from bwtui.relay.dead_letters.letters import OpenLetters
 from bwtui.relay.metrics.measures import Measures
-from bwtui.relay.metrics.recent_history import RecentHistory, SlotLag
-from bwtui.relay.recording.recorder import Recorder
-from bwtui.relay.run_state import RunState
-from bwtui.relay.watch.observation import ServiceNames
+from bwtui.relay.metrics.recent_history import RecentHistory, SlotLag, TableMeasures
+from bwtui.relay.recorder import NullRecorder, Recorder
+from bwtui.relay.run_state import RunState, TableCounters, cpu_seconds, resident_bytes
+from bwtui.relay.watch.judge import ServiceNames
 from bwtui.relay.watch.relay_watch import RelayWatch
 from bwtui.settings import RelaySettings
 from bwtui.sink.destination import Destination
-from bwtui.source.failover.hosts import describe
+from bwtui.source.hosts import describe
 from bwtui.source.lag import LagSampler
 from bwtui.source.preflight import PreflightState
 
+_NOT_MEASURED = TableMeasures()
+_WINDOW_SECONDS = 2.0
+#: Backfills advance chunk by chunk, so their rates need a longer window.
+_CHUNKS_SECONDS = 10.0
+#: Counters that are not fields of a table's status themselves.
+_APART = ("schema_notes", "notes", "snapshot_before", "snapshot_began")
+#: Counters that a table's status copies as they are.
+_SHARED = tuple(field.name for field in dataclasses.fields(TableCounters) if field.name not in _APART)
+_STEP_SECONDS = 0.25
 #: The states in which rows are relayed, or should be.
 _UNDER_WAY = ("snapshot", "streaming")
 #: Samples of the slot older than this no longer describe the present.
@@ -48,12 +60,12 @@ class StatusSnapshots:
         self._destination = destination
         self._lag = lag
         self._backfills = backfills
-        self._rates = status_builder.Rates()
-        self._paces = status_builder.Rates(status_builder.CHUNKS_SECONDS)
+        self._rates = Rates()
+        self._paces = Rates(_CHUNKS_SECONDS)
         #: Description of the database's host, and the findings of the preflight once the relay has connected.
         self.database = describe(settings.postgres)
         self.findings: PreflightState | None = None
-        self.recorder: Recorder | None = None
+        self.recorder: Recorder = NullRecorder()
         self.heal: Callable[[], HealStatus | None] = lambda: None
         self.first: Callable[[], FirstSnapshot | None] = lambda: None
         self.recent = RecentHistory(report, self._slot_lag)
@@ -65,11 +77,11 @@ class StatusSnapshots:
         report, settings, lag = self._report, self._settings, self._lag.lag
         findings, recorder = self.findings, self.recorder
         verdict, busy = self._verdict()
-        numbers = status_builder.totals(report)
+        numbers = _totals(report)
         rates = self._rates.update(numbers)
         confirmed = report.confirmed_lsn
         server = report.server_end(lag.server_lsn)
-        resident, cpu = status_builder.with_workers(report)
+        resident, cpu = _with_workers(report)
         status = Status(
             state="stalled"
             if verdict.condition == "stalled" and report.state in _UNDER_WAY
@@ -101,25 +113,26 @@ class StatusSnapshots:
             resident_bytes=resident,
             cpu_seconds=cpu,
             snapshot_workers=report.snapshot_workers,
-            tables=status_builder.tables(report, rates, self.recent.tables),
-            stages=status_builder.stages(report, numbers, rates, busy),
+            tables=_tables(report, rates, self.recent.tables),
+            stages=_stages(report, numbers, rates, busy),
             latency=dict(report.latency.figures.ten_seconds),
             latency_minute=dict(report.latency.figures.minute),
             latency_since_start=dict(report.latency.figures.ever),
             errors=report.errors(),
             not_captured=report.not_captured,
             not_proven=report.not_proven,
+            comparison=report.comparison,
             heal=self.heal(),
             first_snapshot=self.first(),
-            recording=recorder.status() if recorder is not None else None,
+            recording=recorder.status(),
             exactly_once=self._destination.recall.exactly_once(),
-            backfills=status_builder.backfills(self._backfills.statuses(), self._paces),
+            backfills=_backfills(self._backfills.statuses(), self._paces),
         )
         return with_gaps(status)
 
-    def measures(self, *, is_stopping: bool) -> Measures:
+    def measures(self) -> Measures:
         """Return the current counts and measurements; any thread may call this."""
-        report, account = self._report, self._report.account
+        report, clock = self._report, self._report.clock
         return Measures(
             status=self.status(),
             latency=report.latency.figures.distributions,
@@ -129,10 +142,10 @@ class StatusSnapshots:
             schemas=Counter(entry.part for entry in report.schemas.values()),
             audits=report.audits,
             audited_at=report.audited_at,
-            activities=dict(account.totals(time.monotonic()).items()),
-            turn=account.turn(),
-            slot_age=self._lag.age if self._lag.lag.looked_at else None,
-            is_stopping=is_stopping,
+            activities=dict(clock.totals(time.monotonic()).items()),
+            turn=clock.turn(),
+            slot_age=self._lag.age if self._lag.lag.sampled_at else None,
+            is_stopping=report.is_stopping,
         )
 
     def _verdict(self) -> tuple[RelayVerdict, dict[str, float]]:
@@ -143,7 +156,8 @@ class StatusSnapshots:
         confirmed = format_lsn(report.confirmed_lsn) if report.confirmed_lsn else ""
         message, hint = (error.message, error.hint) if error else (None, None)
         first = self.first()
-        return ended(message, hint, confirmed=confirmed, left=first.left if first else ""), {}
+        remaining = first.remaining_work if first else ""
+        return ended(message, hint, confirmed=confirmed, remaining_work=remaining), {}
 
     def _names(self) -> ServiceNames:
         """Return display names of the services and files that the relay may be blocked on."""
@@ -170,3 +184,106 @@ class StatusSnapshots:
         server = self._report.server_end(lag.server_lsn)
         behind = self._lag.seconds_behind(confirmed) if confirmed else 0.0
         return SlotLag(max(0, server - confirmed) if confirmed else 0, round(behind, 3), lag.retained_bytes)
+
+
+class Rates:
+    """Rates of growing totals over the last seconds; safe to call from several threads."""
+
+    def __init__(self, seconds: float = _WINDOW_SECONDS) -> None:
+        self._seconds = seconds
+        self._samples: deque[tuple[float, dict[str, int]]] = deque()
+        self._lock = threading.Lock()
+
+    def update(self, totals: dict[str, int]) -> dict[str, float]:
+        """Record the current ``totals``, and return the growth of each per second."""
+        now = time.monotonic()
+        with self._lock:
+            samples = self._samples
+            if not samples or now - samples[-1][0] >= _STEP_SECONDS:
+                samples.append((now, totals))
+            while len(samples) > 2 and now - samples[1][0] >= self._seconds:
+                samples.popleft()
+            then, before = samples[0]
+        seconds = now - then
+        if seconds <= 0:
+            return dict.fromkeys(totals, 0.0)
+        return {name: round(max(0, n - before.get(name, 0)) / seconds, 1) for name, n in totals.items()}
+
+
+def _totals(report: RunState) -> dict[str, int]:
+    """Return the totals whose rates the status shows: one per stage, and one per table."""
+    read = report.rows_read
+    stages = {
+        "read": read,
+        "decode": read,
+        "encode": report.messages,
+        "produce": report.durable + report.in_flight,
+        "acknowledge": report.durable,
+    }
+    return stages | {f"table {name}": counters.rows for name, counters in report.tables.items()}
+
+
+def _backfills(statuses: Sequence[BackfillStatus], rates: Rates) -> tuple[BackfillStatus, ...]:
+    """Return the backfills with their rates."""
+    paces = rates.update({status.id: status.rows + status.tombstones for status in statuses})
+    return tuple(
+        replace(status, rows_per_second=paces.get(status.id, 0.0)) if status.state == "running" else status
+        for status in statuses
+    )
+
+
+def _with_workers(report: RunState) -> tuple[int, float]:
+    """Return the resident memory in bytes, and the CPU seconds, of this process and its local workers."""
+    workers = [worker for worker in report.snapshot_workers if not worker.host]
+    return (
+        resident_bytes() + sum(worker.resident_bytes for worker in workers),
+        round(cpu_seconds() + report.workers_cpu_seconds + sum(w.cpu_seconds for w in workers), 3),
+    )
+
+
+def _tables(
+    report: RunState, rates: dict[str, float], measures: Mapping[str, TableMeasures]
+) -> dict[str, TableStatus]:
+    """Return the statuses of the tables, by name."""
+    return {
+        name: _table(
+            name, counters, rates.get(f"table {name}", 0.0), report, measures.get(name, _NOT_MEASURED)
+        )
+        for name, counters in sorted(report.tables.items())
+    }
+
+
+def _stages(
+    report: RunState, numbers: dict[str, int], rates: dict[str, float], busy: dict[str, float]
+) -> dict[str, StageStatus]:
+    """Return the statuses of the stages; rows that wait for Kafka count in produce, bounded by ``capacity``.
+
+    ``busy`` is the share of time spent in each stage.
+    """
+    queues = {"produce": (report.in_flight, IN_FLIGHT_ROWS), "acknowledge": (report.in_flight, None)}
+    statuses = {}
+    for name in ("read", "decode", "encode", "produce", "acknowledge"):
+        queue, capacity = queues.get(name, (0, None))
+        statuses[name] = StageStatus(
+            rates.get(name, 0.0), queue, numbers[name], capacity, busy.get(name, 0.0)
+        )
+    return statuses
+
+
+def _table(
+    name: str, counters: TableCounters, rate: float, report: RunState, measures: TableMeasures
+) -> TableStatus:
+    shared = {name: getattr(counters, name) for name in _SHARED}
+    latency = report.latency.figures.tables.get(name)
+    return TableStatus(
+        **shared,
+        snapshot_seconds_left=counters.snapshot_seconds_left,
+        rows_per_second=rate,
+        bytes_per_second=measures.bytes_per_second,
+        wal_share=measures.wal_share,
+        wal_bytes_per_second=measures.wal_bytes_per_second,
+        latency_p50=latency.p50 if latency else None,
+        latency_p99=latency.p99 if latency else None,
+        value_schema_version=measures.value_schema_version,
+        notes=(*counters.schema_notes, *counters.notes),
+    )

@@ -49,7 +49,7 @@ class SuspensionDetector:
         seconds, self._seconds = self._seconds, 0.0
         return seconds
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Compare the clocks with those of the last call; also called right before anything is sent.
 
         All threads wake together. The second thread to call waits until the first has acted on the gap.
@@ -67,4 +67,4 @@ class SuspensionDetector:
 
     def _watch(self) -> None:
         while not self._stop.wait(_TICK_SECONDS):
-            self.look()
+            self.check()

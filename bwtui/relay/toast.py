@@ -71,10 +71,10 @@ class ToastUpdate(NamedTuple):
 class RowQueries(Protocol):
     """Runs queries in a session to PostgreSQL; see `bwtui.relay.service_retry`."""
 
-    def look(self, question: Callable[[Connection], T]) -> T:
+    def query(self, query: Callable[[Connection], T]) -> T:
         """Return the answer; wait while the server is unavailable. Raises RefusedError."""
 
-    def look_ahead(self, question: Callable[[Connection], T]) -> Callable[[], T | None]:
+    def query_ahead(self, query: Callable[[Connection], T]) -> Callable[[], T | None]:
         """Start the query, and return a function that waits for its answer, or returns None if it failed."""
 
 
@@ -83,16 +83,16 @@ class _FetchedRows(NamedTuple):
 
     oid: int
     rows: list[IncompleteRow]
-    found: dict[int, Sequence[Field] | None]
+    results: dict[int, Sequence[Field] | None]
 
 
 class ToastFiller:
     """Completes rows by the rules above."""
 
-    def __init__(self, settings: RelaySettings, asking: RowQueries, pulse: Callable[[float], None]) -> None:
+    def __init__(self, settings: RelaySettings, queries: RowQueries, pulse: Callable[[float], None]) -> None:
         """``pulse(seconds)`` waits, keeps the stream alive, and raises to stop the relay."""
         self._mode = settings.toast
-        self._asking = asking
+        self._queries = queries
         self._pulse = pulse
         self._present = PresentRows()
         #: Values read for frames to come, in order of the missing columns; empty if the row is gone.
@@ -159,11 +159,11 @@ class ToastFiller:
     def _fetch(self, route: TableRoute, first: IncompleteRow, missing: Sequence[int], ahead: Ahead) -> None:
         """Read the values of ``first``, and of the next rows that lack the same columns."""
         rows, room = self._plan(route, [first], missing, ahead)
-        question = self._question(route, rows, missing, room)
-        while 0 not in (answer := self._asking.look(question)).found:
+        query = self._make_query(route, rows, missing, room)
+        while 0 not in (answer := self._queries.query(query)).results:
             if answer.rows:
                 # The other rows' values used up the size limit.
-                question = self._question(route, [first], missing, room)
+                query = self._make_query(route, [first], missing, room)
             else:
                 self._pulse(0.01)
         self._keep(answer)
@@ -172,7 +172,7 @@ class ToastFiller:
         """Start reading the values that follow the kept ones, if many rows need them."""
         rows, room = self._plan(route, [], missing, ahead)
         if len(rows) >= _ROWS_FIRST:
-            self._next = self._asking.look_ahead(self._question(route, rows, missing, room))
+            self._next = self._queries.query_ahead(self._make_query(route, rows, missing, room))
 
     def _take_next(self) -> None:
         """Wait for the values that are being read, and keep them."""
@@ -194,12 +194,12 @@ class ToastFiller:
         more = _lacking(route, missing, ahead(self.values, missing, rows))
         return [*first, *islice(more, rows)], room
 
-    def _question(
+    def _make_query(
         self, route: TableRoute, rows: list[IncompleteRow], missing: Sequence[int], room: int
     ) -> Callable[[Connection], _FetchedRows]:
         relation, columns = route.relation, [route.column_names[index] for index in missing]
 
-        def question(session: Connection) -> _FetchedRows:
+        def query(session: Connection) -> _FetchedRows:
             visible = _visible(session, rows)
             keys = [key for _, _, key in visible]
             if not keys:
@@ -212,17 +212,17 @@ class ToastFiller:
                 raise ServiceRefused(f"an unchanged TOAST value can't be fetched: {reason}", hint) from error
             return _FetchedRows(relation.oid, visible, results)
 
-        return question
+        return query
 
     def _keep(self, answer: _FetchedRows) -> None:
         before = self._bytes
-        for at, fields in answer.found.items():
+        for at, fields in answer.results.items():
             frame = answer.rows[at][0]
             size = sum([len(field) for field in fields or () if isinstance(field, bytes)])
             self.values[id(frame)] = (frame, size, *(fields or ()))
             self._bytes += size
-        if answer.found:
-            self._sizes[answer.oid] = (self._bytes - before) // len(answer.found) + 1
+        if answer.results:
+            self._sizes[answer.oid] = (self._bytes - before) // len(answer.results) + 1
 
 
 def _visible(session: Connection, rows: list[IncompleteRow]) -> list[IncompleteRow]:

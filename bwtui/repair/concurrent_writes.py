@@ -7,14 +7,11 @@ from itertools import islice
 
 import pyarrow as pa
 
-from bwtui.audit.canonical_values import ODD, decode_key
-from bwtui.audit.decoding import Schemas, UndecodableMessage
+from bwtui.audit.canonical_values import ODD, Schemas, UndecodableMessage, decode_key
 from bwtui.audit.partitioner import murmur2_of
 from bwtui.errors import RefusedError
 from bwtui.kafka.client import Config
-from bwtui.kafka.offsets import pin
-from bwtui.kafka.scan import SplitScan
-from bwtui.kafka.splits import Split
+from bwtui.kafka.scan import Split, SplitScan, pin
 from bwtui.sink.destination import Offsets, TopicScanner
 
 #: Maximum number of keys that are remembered while a table is repaired.
@@ -37,11 +34,11 @@ class ConcurrentWrites:
         self._session = session
         #: The number of looks so far, and the look in which each key was last seen.
         self.looks = 0
-        self._seen: dict[bytes, int] = {}
+        self._last_look: dict[bytes, int] = {}
 
     def since(self, number: int) -> set[bytes]:
         """Return the keys that others have sent after that look; 0: since the topic was compared."""
-        return {key for key, advance_number in self._seen.items() if advance_number > number}
+        return {key for key, advance_number in self._last_look.items() if advance_number > number}
 
     def advance(self) -> set[bytes]:
         """Read on to the end; return the keys whose own message came after another producer's in this look.
@@ -49,18 +46,18 @@ class ConcurrentWrites:
         Raises ConnectionFailed, and RefusedError if too many keys arrived.
         """
         end = self._reader.end_offsets(self._topic)
-        keys_of_others: set[bytes] = set()
+        foreign_keys: set[bytes] = set()
         overtaken: set[bytes] = set()
         for record in self._reader.keys(self._topic, self._at, end, lambda: None):
             if record.session != self._session:
-                keys_of_others.add(record.key)
+                foreign_keys.add(record.key)
                 overtaken.discard(record.key)
-            elif record.key in keys_of_others:
+            elif record.key in foreign_keys:
                 overtaken.add(record.key)
         self._at = end
         self.looks += 1
-        self._seen |= dict.fromkeys(keys_of_others, self.looks)
-        if len(self._seen) > _MOST_KEYS:
+        self._last_look |= dict.fromkeys(foreign_keys, self.looks)
+        if len(self._last_look) > _MOST_KEYS:
             raise RefusedError(
                 f"more than {_MOST_KEYS:,} keys were written to topic {self._topic} since it was compared",
                 "repair fewer tables at a time (--table), or when there are fewer writes",

@@ -10,12 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bwtui.audit.canonical_values import ODD, decode_key
-from bwtui.audit.decoding import Schemas, UndecodableMessage, schema_id
+from bwtui.audit.canonical_values import ODD, Schemas, UndecodableMessage, decode_key, schema_id
 from bwtui.model.backfill_texts import snapshot_command
-from bwtui.relay.backfill.keys import Key, write_keys
+from bwtui.relay.backfill.store import Key, write_keys
 from bwtui.repair.strays import KeyPartitioner, StrayList
-from bwtui.verify.differences import UNTRUSTED, Doubt, KeyDifference
+from bwtui.verify.folding import UNTRUSTED, Doubt, KeyDifference
 from bwtui.verify.tables import ComparedTable
 
 #: Maximum number of keys named for each table.
@@ -42,7 +41,7 @@ class TablePlan:
     unnamed: int = 0
     #: Keys in bytes that the relay sends now, or may send, while most of the topic's have a different
     #: encoding.
-    own_bytes: int = 0
+    current_bytes: int = 0
     examples: list[dict[str, Any]] = field(default_factory=list)
     keys: Path | None = None
     strays: StrayList | None = None
@@ -68,7 +67,7 @@ class TablePlan:
     def is_trusted(self) -> bool:
         """Whether the messages to send cover everything that the topic's consumers may have wrong."""
         is_doubtful = any(doubt.name in UNTRUSTED for doubt in self.doubts)
-        return not (is_doubtful or self.own_bytes or self.unnamed)
+        return not (is_doubtful or self.current_bytes or self.unnamed)
 
     @property
     def is_unkeyed(self) -> bool:
@@ -90,9 +89,9 @@ class TablePlan:
                 "which they could be sent: "
                 f"'{command}' sends the whole table again"
             )
-        if self.own_bytes:
+        if self.current_bytes:
             notes.append(
-                f"{self.own_bytes:,} keys are not sent: the relay's current key encoding differs, "
+                f"{self.current_bytes:,} keys are not sent: the relay's current key encoding differs, "
                 "or may differ, from "
                 f"that of the topic's other keys; run '{command}', then repair the topic"
             )
@@ -110,6 +109,7 @@ class TablePlan:
             "undecided": self.undecided,
             "unnamed": self.unnamed,
             "unkeyed": self.is_unkeyed,
+            "without_key": any(doubt.name == "no_key" for doubt in self.doubts),
             "trusted": self.is_trusted,
             "notes": self.notes(),
             "examples": self.examples,
@@ -122,21 +122,21 @@ class Planner:
     def __init__(
         self,
         folder: Path,
-        own_encoding: Callable[[str], str | None],
+        relay_encoding: Callable[[str], str | None],
         schemas: Schemas,
         homes: KeyPartitioner,
         *,
         show_values: bool = False,
         relay: str = "",
     ) -> None:
-        """Take the ``folder`` for the lists; ``own_encoding`` returns the relay's key encoding of a table.
+        """Take the ``folder`` for the lists; ``relay_encoding`` returns the relay's key encoding of a table.
 
         The encoding is in the terms of `bwtui.audit.canonical_values.decode_key`, or None if unknown.
         ``relay`` is its name if commands have to name it.
         """
         self.tables: list[TablePlan] = []
         self._folder = folder
-        self._own = own_encoding
+        self._relay_encoding = relay_encoding
         self._schemas = schemas
         self._homes = homes
         self._show_values = show_values
@@ -172,17 +172,17 @@ class Planner:
                     plan.rows += 1
                 self._show(plan, table, one)
                 yield one.key
-            elif one.name == "stray_row" and (one.raw is None or self._is_own(plan, one.raw)):
+            elif one.name == "stray_row" and (one.raw is None or self._may_be_relays(plan, one.raw)):
                 # No row has this key, and its newest record is right.
                 strays.add(one.places)
             elif one.raw is None or one.name not in ("extra_key", "stray_row"):
                 plan.unnamed += 1
-            elif self._is_own(plan, one.raw):
-                plan.own_bytes += 1
+            elif self._may_be_relays(plan, one.raw):
+                plan.current_bytes += 1
             else:
                 strays.add(one.places)
                 plan.raw_tombstones += 1
-                plan.spelling = plan.spelling or self._own(plan.table) or ""
+                plan.spelling = plan.spelling or self._relay_encoding(plan.table) or ""
                 self._show(plan, table, one)
                 yield one.raw
 
@@ -195,18 +195,18 @@ class Planner:
         except UndecodableMessage:
             return ""
 
-    def _is_own(self, plan: TablePlan, raw: bytes) -> bool:
+    def _may_be_relays(self, plan: TablePlan, raw: bytes) -> bool:
         """Return whether the relay may write a row's key like this: a tombstone could come after that row.
 
         Bytes that the comparison can't decode may still be from this relay.
         """
-        own_encoding = self._own(plan.table)
+        relay_encoding = self._relay_encoding(plan.table)
         try:
             spelled = decode_key(raw, self._schemas)[1]
         except UndecodableMessage:
             spelled = "json" if raw[:1] == b"{" else str(schema_id(raw))
-            return own_encoding in (None, spelled)
-        return spelled != ODD and own_encoding in (None, spelled)
+            return relay_encoding in (None, spelled)
+        return spelled != ODD and relay_encoding in (None, spelled)
 
     def _show(self, plan: TablePlan, table: ComparedTable, one: KeyDifference) -> None:
         if len(plan.examples) >= EXAMPLES:

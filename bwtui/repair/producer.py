@@ -10,13 +10,14 @@ from dataclasses import dataclass
 
 from bwtui.encode.registry import RegisteredSchema, SchemaRegistry
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, ServiceRefused
-from bwtui.kafka.config import client_config
+from bwtui.kafka.client import client_config
 from bwtui.model.delivery import DeliverySpan
 from bwtui.relay.ack import Acknowledgements
 from bwtui.relay.backfill.chunk_window import ChunkWindow
-from bwtui.relay.backfill.keys import Key
 from bwtui.relay.backfill.outgoing_chunk import OutgoingChunk, RowNumbers, refuse_unlike, spelling_of
+from bwtui.relay.backfill.store import Key
 from bwtui.relay.batch import OutgoingBatch
+from bwtui.relay.recorder import NullRecorder
 from bwtui.relay.routes.route import TableRoute
 from bwtui.relay.routes.routing import Router
 from bwtui.relay.run_state import RunState
@@ -24,17 +25,16 @@ from bwtui.relay.service_retry import ServiceRetry
 from bwtui.repair.concurrent_writes import ConcurrentWrites
 from bwtui.repair.hints import REPAIR_WHEN_FIXED
 from bwtui.settings import RelaySettings
-from bwtui.sink.base import DeliveryFailure
-from bwtui.sink.dead_letter_writer import DroppedRow
-from bwtui.sink.destination import Limits
+from bwtui.sink.dead_letters import DroppedRow
+from bwtui.sink.destination import DeliveryFailure, Limits
 from bwtui.sink.kafka import KafkaService, KafkaSink
-from bwtui.sink.topic_scanner import KafkaTopicScanner
-from bwtui.source.chunks.chunk_reader import Chunk, ChunkRequest, ChunkTooLarge, read_chunk
+from bwtui.sink.topics import KafkaTopicScanner
 from bwtui.source.connection import Connection, connect, execute
-from bwtui.source.failover.hosts import describe
-from bwtui.source.failover.stream_server import StreamServer
+from bwtui.source.hosts import describe
 from bwtui.source.publication import existing
+from bwtui.source.raw_stream import StreamServer
 from bwtui.source.slot import slot_state
+from bwtui.source.snapshot import Chunk, ChunkRequest, ChunkTooLarge, read_chunk
 
 #: Maximum time to wait for an unavailable service (seconds).
 _PATIENCE_SECONDS = 30.0
@@ -59,7 +59,7 @@ class RowProducer:
         """Prepare without any requests. Raises UsageError."""
         self.settings = settings
         self.session = secrets.token_bytes(8)
-        self.recorder = None
+        self.recorder = NullRecorder()
         self._report = RunState()
         self._away_since = 0.0
         self._sink = KafkaSink(settings)
@@ -138,7 +138,7 @@ class RowProducer:
             [named[key] for key in overtaken if key in named] if overtaken <= named.keys() else keys
         )
         return SendResult(
-            outgoing.rows, outgoing.tombstones, outgoing.left_out, overtaken_keys if overtaken else ()
+            outgoing.rows, outgoing.tombstones, outgoing.skipped, overtaken_keys if overtaken else ()
         )
 
     # -- reading -------------------------------------------------------------------------------------------

@@ -30,16 +30,20 @@ class RelayRepair(Repair):
     is_whole: bool = True
     is_heal: bool = False
     _status: Mapping[str, Any] = field(init=False, default_factory=dict)
-    _spellings: Mapping[str, str] = field(init=False, default_factory=dict)
     #: The start of the newest comparison, by the relay's count.
     _began: str = field(init=False, default="")
 
     def _begin(self) -> str:
-        self._status = request(self.relay, {"request": "status"})
-        self._spellings = spellings(self._status)
+        # The rows of an earlier repair may be the first ones whose key encoding the relay reports.
         self._let_earlier_ones_end()
+        self._status = self._read_status()
         self._began = begin_audit(self.relay)
         return name_if_several(self.relay)
+
+    def _read_status(self) -> dict[str, Any]:
+        status: dict[str, Any] = request(self.relay, {"request": "status"})
+        self._spellings = spellings(status)
+        return status
 
     def _let_earlier_ones_end(self) -> None:
         """Wait for the tasks of an earlier repair, whose keys would still differ."""
@@ -92,7 +96,8 @@ class RelayRepair(Repair):
         ]
         with reporting_sent_rows(outcome):
             self._began = begin_audit(self.relay)
-            outcome.compared(self.compare(None, self.watch.phase))
+            self._read_status()
+            outcome.compared(self.compare(None, self.watch.phase, self._spellings))
 
     def _end(self, outcome: RepairOutcome) -> None:
         """Report the result to the relay, and that the heal of its slot is complete if one was due."""

@@ -2,12 +2,12 @@
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from bwtui.audit.decoding import AskRegistry, Schemas
+from bwtui.audit.canonical_values import AskRegistry, Schemas
 from bwtui.audit.report import AuditSummary
 from bwtui.errors import BwtuiError, Interrupted
 from bwtui.model.backfill import BackfillStatus
@@ -18,8 +18,8 @@ from bwtui.settings import RelaySettings
 from bwtui.spark.scratch import scratch
 from bwtui.verify.database import OnDifferences
 
-#: Compares the tables with their topics.
-Compare = Callable[[OnDifferences | None, Callable[[str], None]], AuditSummary]
+#: Compares the tables with their topics; takes the key encodings of tables, if the sender's are known.
+Compare = Callable[[OnDifferences | None, Callable[[str], None], Mapping[str, str]], AuditSummary]
 
 
 def _not_compared(plan: TablePlan, after: AuditSummary) -> str:
@@ -143,6 +143,8 @@ class Repair(ABC):
     is_dry: bool = False
     show_values: bool = False
     _homes: KeyPartitioner = field(init=False)
+    #: The relay's key encodings by table, see `bwtui.repair.relay_repair.spellings`; empty without a relay.
+    _spellings: Mapping[str, str] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self._homes = KeyPartitioner(self.settings)
@@ -152,7 +154,7 @@ class Repair(ABC):
         name = self._begin()
         with scratch("bwtui-repair-") as folder:
             planner = self._planner(folder, name)
-            report = self.compare(planner.take, self.watch.phase)
+            report = self.compare(planner.take, self.watch.phase, self._spellings)
             outcome = RepairOutcome(planner.tables, report, is_dry=self.is_dry, relay=name)
             self._prepare(outcome)
             if not self.is_dry and (outcome.chosen or outcome.ends_heal):

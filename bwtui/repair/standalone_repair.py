@@ -13,13 +13,13 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
-from bwtui.audit.decoding import Schemas
+from bwtui.audit.canonical_values import Schemas
 from bwtui.errors import Indeterminate, Interrupted, RefusedError
-from bwtui.kafka.config import client_config, producer_config
-from bwtui.kafka.offsets import partitions
+from bwtui.kafka.client import client_config, producer_config
+from bwtui.kafka.scan import partitions
 from bwtui.model.backfill import BackfillStatus
-from bwtui.relay.backfill.keys import Key, read_keys, write_keys
 from bwtui.relay.backfill.outgoing_chunk import spelling_of, spelling_text
+from bwtui.relay.backfill.store import Key, read_keys, write_keys
 from bwtui.repair.concurrent_writes import ConcurrentWrites, sample_of
 from bwtui.repair.hints import REPAIR_AGAIN
 from bwtui.repair.plan import TablePlan
@@ -45,13 +45,13 @@ class StandaloneRepair(Repair):
     #: Tables with their topics.
     topics: Mapping[str, str] = field(kw_only=True)
     #: Raises RefusedError if one of the local relays sends to these topics.
-    refuse_ours: Callable[[], None] = field(kw_only=True)
+    refuse_local_relays: Callable[[], None] = field(kw_only=True)
     #: For each table: the keys added to its topic since the comparison, and the encoding of its keys.
     _tails: dict[str, ConcurrentWrites] = field(init=False, default_factory=dict)
-    _own: dict[str, str] = field(init=False, default_factory=dict)
+    _encodings: dict[str, str] = field(init=False, default_factory=dict)
 
     def _begin(self) -> str:
-        self.refuse_ours()
+        self.refuse_local_relays()
         self._look_at_ends()
         return ""
 
@@ -73,9 +73,9 @@ class StandaloneRepair(Repair):
             return None
 
     def _spelled(self, table: str) -> str:
-        if table not in self._own:
-            self._own[table] = spelling_of(self.producer.route(table))
-        return self._own[table]
+        if table not in self._encodings:
+            self._encodings[table] = spelling_of(self.producer.route(table))
+        return self._encodings[table]
 
     def _prepare(self, outcome: RepairOutcome) -> None:
         outcome.caveat = CAVEAT
@@ -86,15 +86,15 @@ class StandaloneRepair(Repair):
 
     def _check_spelling(self, plan: TablePlan) -> None:
         """Check that the topic's keys have the encoding that would be sent. Raises RefusedError if not."""
-        own_encoding = self._spelled(plan.table)
+        sent_encoding = self._spelled(plan.table)
         schemas = Schemas({}, self.ask_registry)
         sample = sample_of(client_config(self.settings), plan.topic, schemas)
         topic_encoding = plan.spelling or sample.spelling
-        if topic_encoding not in (None, own_encoding):
+        if topic_encoding not in (None, sent_encoding):
             raise RefusedError(
                 f"the keys of topic {plan.topic} are encoded differently from those that the "
                 "repair would send: "
-                f"as {spelling_text(topic_encoding or '')}, not as {spelling_text(own_encoding)}",
+                f"as {spelling_text(topic_encoding or '')}, not as {spelling_text(sent_encoding)}",
                 "give the -f/--output-format of the topic's relay; consumers would treat a "
                 "differently encoded key "
                 "as a different key",
@@ -112,7 +112,7 @@ class StandaloneRepair(Repair):
         return self.producer.session
 
     def _check_again(self) -> None:
-        self.refuse_ours()
+        self.refuse_local_relays()
 
     def _announce(self, lists: Sequence[StrayList]) -> None:
         """Do nothing: no local relay counts the records."""
@@ -131,7 +131,7 @@ class StandaloneRepair(Repair):
             self._look_at_ends()
             planner = self._planner(round_folder, "")
             with reporting_sent_rows(outcome):
-                outcome.compared(self.compare(planner.take, self.watch.phase))
+                outcome.compared(self.compare(planner.take, self.watch.phase, self._spellings))
             plans = _of_both(planner.tables, outcome.chosen)
             if not plans:
                 return

@@ -17,14 +17,13 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from bwtui.durable_files import open_private, private_parent
 from bwtui.errors import ConnectionFailed, RefusedError, ServiceRefused
 from bwtui.file_errors import file_failed
-from bwtui.kafka.client import new_client
-from bwtui.kafka.config import client_config, producer_config
-from bwtui.kafka.key_hashes import hashes_of
-from bwtui.kafka.offsets import partitions
+from bwtui.kafka.client import client_config, new_client, producer_config
+from bwtui.kafka.columns import hashes_of
+from bwtui.kafka.scan import partitions
 from bwtui.model.headers import SESSION
 from bwtui.repair.hints import REPAIR_AGAIN, REPAIR_WHEN_FIXED
 from bwtui.settings import RelaySettings
-from bwtui.verify.differences import LiveRecord
+from bwtui.verify.folding import LiveRecord
 
 #: Number of records that are checked together.
 _AT_ONCE = 5_000

@@ -21,13 +21,11 @@ from bwtui.errors import RefusedError, UsageError
 from bwtui.file_errors import file_failed
 from bwtui.kafka.client import Config
 from bwtui.kafka.columns import COLUMNS
-from bwtui.kafka.offsets import pin
+from bwtui.kafka.scan import pin
 from bwtui.model.lsn import parse_lsn
-from bwtui.replay.files import FileRows
-from bwtui.replay.frames import columns
-from bwtui.replay.job import MissingCounts
-from bwtui.replay.message_counts import MessageCount, TopicMessageCount
-from bwtui.replay.placement import RAW
+from bwtui.replay.delivery import MissingCounts
+from bwtui.replay.rows import RAW, FileRows, MessageCount, TopicMessageCount
+from bwtui.replay.spark_engine import columns
 from bwtui.spark.kafka_source import read_kafka
 
 #: Positions after all of the recording's, first for its own messages, then for those only in the topic.
@@ -47,7 +45,7 @@ class MissingMessages:
             findings = [one for one in content["findings"] if one["class"] in LOST]
             counts = content.get("findings_total", content["classes"])
             counted = sum(int(counts.get(name, 0)) for name in LOST)
-            self._wanted = _table(findings)
+            self._findings = _table(findings)
             self._recording, self._cluster = content.get("recording_id"), content.get("cluster")
             self._ends = {
                 (one["topic"], int(one["partition"])): int(one["high"]) for one in content.get("topics", ())
@@ -66,12 +64,12 @@ class MissingMessages:
         self.digest = hashlib.sha256(raw).hexdigest()
         if not isinstance(self._recording, str):
             raise UsageError(f"{report} is not an audit report of a recording", _HINT)
-        self.reported: int = self._wanted.num_rows
+        self.reported: int = self._findings.num_rows
         #: Set by `look`.
         self.counts: MissingCounts | None = None
         self._rows: DataFrame | None = None
 
-    def refuse_other(self, recording: str, cluster: str) -> None:
+    def refuse_different(self, recording: str, cluster: str) -> None:
         """Raise RefusedError if the report is about a different recording or cluster."""
         if self._recording != recording:
             raise RefusedError("the report is about a different recording", _OTHER)
@@ -95,7 +93,7 @@ class MissingMessages:
         """
         spark = every.sparkSession
         # DuckDB evaluates the selection's query, so that Spark only has to find the resulting messages.
-        positions = spark.createDataFrame(chosen.among(self._wanted))
+        positions = spark.createDataFrame(chosen.among(self._findings))
         reported = columns(every).join(positions, ["position", "part"], "left_semi").localCheckpoint()
         by_topic = {row.topic: row["count"] for row in reported.groupBy("topic").count().collect()}
         if not by_topic:

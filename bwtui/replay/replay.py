@@ -19,21 +19,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bwtui.errors import UsageError
-from bwtui.kafka.offsets import partitions
+from bwtui.kafka.scan import partitions
 from bwtui.recording.folder import SegmentPath, existing_segments, segments
-from bwtui.recording.reading.segment_reader import SegmentReader
 from bwtui.recording.sealed import SealedRecording, check_all, open_sealed, unsealed_bytes
-from bwtui.replay.job import (
+from bwtui.recording.segment_reader import SegmentReader
+from bwtui.replay.delivery import (
     ReplayControl,
     ReplayJob,
     ReplayObserver,
     ReplayOptions,
     ReplayOutcome,
     ReplayPlan,
+    ReplayTarget,
     TopicPlan,
 )
 from bwtui.replay.steps import ReplaySteps, progress_file
-from bwtui.replay.target import ReplayTarget
 from bwtui.seal.sealing import seal
 from bwtui.spark.lazy_session import LazySparkSession, OpenSession
 from bwtui.spark.scratch import scratch
@@ -61,10 +61,10 @@ class Replay:
         self._watch = watch or ReplayObserver()
         self._control = ReplayControl(self._watch)
 
-    def run(self, open_session: OpenSession, *, is_wanted: bool = False) -> ReplayOutcome:
+    def run(self, open_session: OpenSession, *, with_spark: bool = False) -> ReplayOutcome:
         """Run the replay. The session must have the configuration `bwtui.spark.session.WRITE_ONCE`.
 
-        It is opened if the replay is large or ``is_wanted`` is set.
+        It is opened if the replay is large or ``with_spark`` is set.
 
         Raises UsageError, RefusedError, ConnectionFailed, DamagedRecording, StateFailed, SchemaRefused, or
         Interrupted if it was cancelled.
@@ -82,7 +82,7 @@ class Replay:
         cluster, topics = partitions(job.target.client)
         if missing is not None:
             self._foresee(missing, first, cluster)
-        spark = LazySparkSession(open_session, self._control.phase, is_wanted=is_wanted)
+        spark = LazySparkSession(open_session, self._control.phase, is_required=with_spark)
         with spark.closing(), self._sealed(spark) as sealed:
             return ReplaySteps(job, self._control, spark, sealed, cluster, topics, missing).run()
 
@@ -99,7 +99,7 @@ class Replay:
         with contextlib.closing(SegmentReader(first)) as segment:
             recording = str(segment.head.get("recording", ""))
         if recording:
-            missing.refuse_other(recording, cluster)
+            missing.refuse_different(recording, cluster)
         # An interrupted run was confirmed when it began, so it resumes without another question.
         is_begun = not job.options.restart and progress_file(job, recording, cluster, missing).load()
         if not is_begun and not job.options.dry_run:
@@ -109,16 +109,16 @@ class Replay:
     def _sealed(self, spark: LazySparkSession) -> Iterator[SealedRecording]:
         """Open the sealed recording, after sealing what is not sealed yet."""
         folder = self._job.recording
-        found: SealedRecording | None = None
+        sealed: SealedRecording | None = None
         with contextlib.suppress(UsageError):
-            found = open_sealed(folder, check_files=False)
-        if found is not None and not found.behind:
-            self._check(found)
-            yield found
+            sealed = open_sealed(folder, check_files=False)
+        if sealed is not None and not sealed.behind:
+            self._check(sealed)
+            yield sealed
             return
         with _sealable(folder) as place:
             # In a read-only folder nothing sealed can be extended: everything is sealed again elsewhere.
-            session = spark.for_sealing(unsealed_bytes(place, found if place == folder else None))
+            session = spark.for_sealing(unsealed_bytes(place, sealed if place == folder else None))
             self._control.phase("sealing the recording")
             seal(place, lambda: session, self._watch.count)
             yield open_sealed(place, check_files=False)

@@ -7,11 +7,19 @@ librdkafka's own queue never fills: if it refused a message for a full queue and
 of a key would change.
 """
 
+import contextlib
+import hmac
+import json
+import socket
+import threading
 import time
+from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,13 +27,417 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from bwtui.errors import BwtuiError, Interrupted, RefusedError
-from bwtui.kafka.client import LastClientError, new_client, plain_kafka_error
-from bwtui.replay.coordinator import MOST, CoordinatorAddress, CoordinatorClient
-from bwtui.replay.lane import Lane, LaneBatch, LaneResult, SilenceTimeout
-from bwtui.replay.placement import row_headers
-from bwtui.replay.rows import Ints
-from bwtui.replay.unconfirmed_tail import read_tail
+from bwtui.errors import BwtuiError, ConnectionFailed, Interrupted, RefusedError
+from bwtui.kafka.client import Config, LastClientError, new_client, plain_kafka_error
+from bwtui.kafka.scan import Split, SplitScan, ends
+from bwtui.replay.rows import FileRows, Ints, RowPlacement, row_headers
+
+# The coordinator of a replay: tasks report what is durable, and request permission to send more.
+#
+# It is a small server next to the driver. Each task keeps one connection and exchanges lines of JSON: it
+# reports the progress of its lanes, and the answer says how many messages it may send and whether to stop. So
+# the rate limit applies to all tasks together, progress is kept in one place, and a replay stops cleanly.
+
+#: Progress of a lane: messages since this run began, position and part of the last one, and its offset.
+LaneDone = tuple[int, int, int, int]
+_GRANT_SECONDS = 0.1
+_ANSWER_SECONDS = 60.0
+#: Maximum wait for a connection to end after its shutdown; usually it takes less.
+_END_SECONDS = 2.0
+#: Timeout for a client's token, and the maximum line lengths for the token and for reports.
+_TOKEN_SECONDS = 10.0
+_TOKEN_BYTES, _LINE_BYTES = 1 << 10, 1 << 24
+#: Pause before the next accept when the system has no resources left for a connection.
+_REST_SECONDS = 0.2
+_REFUSAL = b"error: this is no task of the replay that runs here\n"
+#: Number of messages that a task requests at a time.
+MOST = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorAddress:
+    """Address of the coordinator, and the token that a task must send first."""
+
+    host: str
+    port: int
+    token: str
+
+    def __repr__(self) -> str:
+        return f"CoordinatorAddress({self.host}:{self.port})"
+
+
+@dataclass(slots=True)
+class CoordinatorReply:
+    """Messages that a task may send, seconds since the start of sending, and whether it must stop."""
+
+    messages: int
+    elapsed: float
+    stop: bool
+
+
+class Coordinator:
+    """The server next to the driver; a context manager."""
+
+    def __init__(
+        self,
+        host: str,
+        token: str,
+        rate: float | None,
+        on_report: Callable[[dict[int, LaneDone]], None],
+        is_stopped: Callable[[], bool],
+    ) -> None:
+        self._on_report = on_report
+        self._is_stopped = is_stopped
+        self._rate = rate
+        self._lock = threading.Lock()
+        self._granted = 0.0
+        self._began: float | None = None
+        self._closing = threading.Event()
+        self._talking: list[tuple[socket.socket, threading.Thread]] = []
+        self._socket = socket.create_server((host, 0))
+        self.address = CoordinatorAddress(host, self._socket.getsockname()[1], token)
+        self._thread = threading.Thread(target=self._serve, name="replay-coordinator", daemon=True)
+
+    def __enter__(self) -> "Coordinator":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closing.set()
+        # close() alone would not wake a blocked accept().
+        _shut(self._socket)
+        self._socket.close()
+        self._thread.join()
+        # Threads that are still running would keep this object alive when the process ends.
+        for connection, thread in self._talking:
+            _shut(connection)
+            thread.join(_END_SECONDS)
+
+    def _serve(self) -> None:
+        while not self._closing.is_set():
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                if self._closing.wait(_REST_SECONDS):
+                    return
+                continue
+            thread = threading.Thread(target=self._talk, args=(connection,), daemon=True)
+            thread.start()
+            self._talking = [one for one in self._talking if one[1].is_alive()] + [(connection, thread)]
+
+    def _talk(self, connection: socket.socket) -> None:
+        with contextlib.suppress(OSError, ValueError), connection, connection.makefile("rwb") as lines:
+            connection.settimeout(_TOKEN_SECONDS)
+            token = lines.readline(_TOKEN_BYTES).rstrip(b"\r\n")
+            if not hmac.compare_digest(token, self.address.token.encode()):
+                lines.write(_REFUSAL)
+                return
+            connection.settimeout(None)
+            while line := lines.readline(_LINE_BYTES):
+                lanes, want = _report(line)
+                answer = self._answer(lanes, want)
+                lines.write(json.dumps(answer).encode() + b"\n")
+                lines.flush()
+
+    def _answer(self, lanes: dict[int, Any], want: int) -> tuple[int, float, bool]:
+        with self._lock:
+            if lanes:
+                self._on_report(lanes)
+            if self._began is None:
+                self._began = time.monotonic()
+        granted = self._grant(want) if want and not self._is_stopped() else 0
+        return granted, time.monotonic() - self._began, self._is_stopped()
+
+    def _grant(self, want: int) -> int:
+        if self._rate is None:
+            return want
+        end = time.monotonic() + _GRANT_SECONDS
+        # Grant the messages of a tenth of a second at a time, so that every task gets some.
+        share = max(1, min(want, int(self._rate * _GRANT_SECONDS)))
+        while True:
+            with self._lock:
+                assert self._began is not None
+                earned = self._rate * (time.monotonic() - self._began) + 1
+                # Unused messages expire, so that a burst can't follow a pause.
+                self._granted = max(self._granted, earned - self._rate * 2 * _GRANT_SECONDS - 1)
+                free = int(earned - self._granted)
+                if free >= 1:
+                    granted = min(share, free)
+                    self._granted += granted
+                    return granted
+            wait = min(share / self._rate, end - time.monotonic())
+            if wait <= 0 or self._closing.wait(wait):
+                return 0
+
+
+def _shut(end: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        end.shutdown(socket.SHUT_RDWR)
+
+
+def _report(line: bytes) -> tuple[dict[int, Any], int]:
+    """Return the progress of a task's lanes, and how many messages it requests. Raises ValueError."""
+    try:
+        report = json.loads(line)
+        return {int(lane): tuple(done) for lane, done in report["lanes"].items()}, int(report["want"])
+    except (LookupError, TypeError, AttributeError, RecursionError, OverflowError) as error:
+        raise ValueError("it is not a valid report") from error
+
+
+class CoordinatorClient:
+    """A task's connection to the coordinator."""
+
+    def __init__(self, address: CoordinatorAddress) -> None:
+        try:
+            self._socket = socket.create_connection((address.host, address.port), _ANSWER_SECONDS)
+            self._lines = self._socket.makefile("rw")
+            self._lines.write(address.token + "\n")
+            self._lines.flush()
+        except OSError as error:
+            raise ConnectionFailed(
+                f"a task can't reach the replay's command at {address.host}:{address.port}",
+                "check the network between the Spark workers and this host",
+            ) from error
+
+    def ask(self, lanes: dict[int, LaneDone], want: int = 0) -> CoordinatorReply:
+        """Report progress and request ``want`` messages to send. Raises ConnectionFailed without answer."""
+        try:
+            self._lines.write(json.dumps({"lanes": lanes, "want": want}) + "\n")
+            self._lines.flush()
+            line = self._lines.readline()
+            if line:
+                return CoordinatorReply(*json.loads(line))
+        except (OSError, ValueError, TypeError):
+            pass
+        raise ConnectionFailed(
+            "the replay's command has ended",
+            "run the replay again; it resumes after the acknowledged messages",
+        )
+
+    def close(self) -> None:
+        """Close the connection; the coordinator continues."""
+        with contextlib.suppress(OSError):
+            self._lines.close()
+            self._socket.close()
+
+
+# Find messages that a killed run has written after its last saved progress, so that they are not sent again.
+#
+# An idempotent producer writes a lane in order. So of the next messages of the recording, a prefix is already
+# in the topic, perhaps mixed with other producers' messages: the search finds them one by one, and everything
+# after the first that is missing was never written.
+#
+# But requests in flight when a connection broke may still be written after that search: the kernel continues
+# to send its buffers, and a broker accepts the request of a client that has gone. So `count_duplicates`
+# checks again afterwards.
+
+_CREATE_TIME = 1
+
+
+class UnconfirmedTail:
+    """The messages of a partition from some offset on, as of the time it was read."""
+
+    def __init__(self, records: list[tuple[int, int]], *, with_times: bool) -> None:
+        """``records`` has the digest and the offset of each message."""
+        self._found = records
+        self._with_times = with_times
+        self._at = 0
+        self._seen = 0
+        self.is_passed = not records
+
+    @property
+    def doubtful(self) -> int:
+        """Number of its messages that may be duplicates: those that were not recognized."""
+        return len(self._found) - self._seen
+
+    def find(self, key: bytes | None, value: bytes | None, stamp: int) -> int | None:
+        """Return the offset of the recording's next message; None if it and all after it are missing."""
+        if self.is_passed:
+            return None
+        expected = digest(key, value, stamp if self._with_times else 0)
+        for at in range(self._at, len(self._found)):
+            if self._found[at][0] == expected:
+                self._at = at + 1
+                self._seen += 1
+                return self._found[at][1]
+        self.is_passed = True
+        return None
+
+
+def digest(key: bytes | None, value: bytes | None, stamp: int) -> int:
+    """Return a digest of a message that is valid only within this process."""
+    return hash((key, value, stamp))
+
+
+def message_digest(message: Message) -> int:
+    """Return the digest of a consumed message."""
+    kind, stamp = message.timestamp()
+    # With LogAppendTime, the message's own timestamp is lost.
+    return digest(message.key(), message.value(), stamp if kind == _CREATE_TIME else 0)
+
+
+def read_tail(
+    config: Config, topic: str, partition: int, start: int, check: Callable[[], None] = lambda: None
+) -> UnconfirmedTail:
+    """Read a partition from ``start`` on. Raises ConnectionFailed or RefusedError.
+
+    ``check`` is called regularly, and may raise to end the read.
+    """
+    low, _, high = ends(config, (topic, partition))
+    start = max(start, low)
+    if start >= high:
+        return UnconfirmedTail([], with_times=True)
+    messages: list[tuple[int, int]] = []
+    with_times = True
+    split = Split(topic, partition, start, high)
+    for part in SplitScan(config, split, "read_uncommitted", 5.0, check):
+        for message, offset in zip(part.messages, part.offsets, strict=True):
+            with_times = message.timestamp()[0] == _CREATE_TIME
+            messages.append((message_digest(message), offset))
+    return UnconfirmedTail(messages, with_times=with_times)
+
+
+@dataclass(slots=True)
+class LaneCutoff:
+    """A lane when its task was first cut off: where the unknown messages begin, and its progress."""
+
+    tail: int
+    noted: int
+    #: Number of messages without a delivery report over all attempts: only these can arrive late.
+    unknown: int = 0
+
+
+def count_duplicates(
+    config: Config, cuts: Mapping[tuple[str, int], LaneCutoff], acknowledged: Callable[[tuple[str, int]], int]
+) -> int:
+    """Return the maximum number of messages that are in the partitions twice after the cuts.
+
+    ``noted(place)`` returns the number of durable messages of a lane. If Kafka does not answer, all messages
+    without a delivery report may be there twice.
+    """
+    return sum(_of_one(config, place, cut, acknowledged(place) - cut.noted) for place, cut in cuts.items())
+
+
+def _of_one(config: Config, place: tuple[str, int], cut: LaneCutoff, sent: int) -> int:
+    digests, has_holes = array("q"), False
+    try:
+        low, _, high = ends(config, place)
+        split = Split(*place, max(cut.tail, low), high)
+        has_holes = low > cut.tail
+        for part in SplitScan(config, split, "read_uncommitted", patience=5.0) if split.low < high else ():
+            has_holes = has_holes or bool(part.holes)
+            digests.extend(message_digest(message) for message in part.messages)
+    except BwtuiError:
+        return cut.unknown
+    return twice(digests, sent, cut.unknown, has_holes=has_holes)
+
+
+def twice(digests: "array[int]", sent: int, unknown: int, *, has_holes: bool) -> int:
+    """Return how many of a log's messages may be duplicates, if ``sent`` of them are expected.
+
+    A recording may have equal messages, and other producers may write to the topic: so duplicates require
+    both more messages than expected, and equal ones. With holes in the log, the expected number is unknown.
+    """
+    equal = len(digests) - len(np.unique(np.frombuffer(digests, np.int64))) if digests else 0
+    more = unknown if has_holes else max(0, len(digests) - sent)
+    return min(equal, more, unknown)
+
+
+# The state of one partition that a replay writes to: messages handed over, durable, and unknown.
+#
+# It also decides how long a task waits for Kafka to acknowledge any message of its lanes.
+
+#: Timeout for a lane's messages while Kafka acknowledges none, normally and after a lost connection.
+_SILENT_SECONDS, _LOST_SECONDS = 15.0, 3.0
+
+
+class LaneResult(NamedTuple):
+    """The result of a lane: messages sent, messages found in the topic, and the last one with its offset."""
+
+    lane: int
+    sent: int
+    found: int
+    doubled: int
+    position: int
+    part: int
+    offset: int
+    #: Messages that were handed over without a delivery report; the topic shows whether they were written.
+    unknown: int
+
+
+class LaneBatch(NamedTuple):
+    """Messages handed over together, up to (position, part); durable at ``until`` acknowledgements."""
+
+    until: int
+    bytes: int
+    position: int
+    part: int
+
+
+@dataclass(slots=True)
+class Lane:
+    """One partition of a topic, and the state of its messages."""
+
+    number: int
+    topic: str
+    partition: int
+    tail: UnconfirmedTail | None = None
+    handed: int = 0
+    acknowledged: int = 0
+    found: int = 0
+    batches: deque[LaneBatch] = field(default_factory=deque)
+    #: Durable progress up to the end of a batch: number of messages, position and part of the last, its
+    #: offset.
+    noted: int = 0
+    done: tuple[int, int] = (-1, 0)
+    last_offset: int = -1
+    is_broken: bool = False
+    #: Acknowledged messages at the last check, and when that number last changed; 0 before the first check.
+    _last_count: int = 0
+    _changed_at: float = 0.0
+
+    def state(self) -> LaneDone:
+        """Return the durable progress."""
+        return self.noted, *self.done, self.last_offset
+
+    def waits(self, now: float) -> float:
+        """Return for how many seconds Kafka has acknowledged none of the lane's outstanding messages."""
+        is_settled = self.handed == self.acknowledged
+        if is_settled or self.acknowledged != self._last_count or not self._changed_at:
+            self._last_count, self._changed_at = self.acknowledged, now
+        return now - self._changed_at
+
+    def result(self) -> LaneResult:
+        """Return the result of the lane."""
+        doubled = self.tail.doubtful if self.tail is not None else 0
+        unknown = self.handed - self.acknowledged
+        return LaneResult(
+            self.number, self.acknowledged, self.found, doubled, *self.done, self.last_offset, unknown
+        )
+
+
+class SilenceTimeout:
+    """Checks whether Kafka is silent for too long; after an error, the limit is shorter until all recover."""
+
+    def __init__(self, errors: LastClientError) -> None:
+        self._heard = errors
+        #: When the current error was first seen.
+        self._silent_since: float | None = None
+
+    def is_over(self, lanes: Collection[Lane], now: float) -> bool:
+        """Return whether a lane has waited too long; ``now`` is in seconds of a monotonic clock."""
+        longest = max((lane.waits(now) for lane in lanes), default=0.0)
+        if self._heard.error is None:
+            self._silent_since = None
+        elif self._silent_since is None:
+            self._silent_since = now
+        elif longest < now - self._silent_since and not self._heard.is_refusal:
+            # Every waiting lane got an acknowledgement since the error, or had nothing outstanding at that
+            # time.
+            self._heard.forget()
+            self._silent_since = None
+        return longest > (_SILENT_SECONDS if self._heard.error is None else _LOST_SECONDS)
+
 
 _IN_FLIGHT = 60_000
 _IN_FLIGHT_BYTES = 32 << 20
@@ -391,3 +803,44 @@ class _LaneSender:
         timed_out = error.code() in (KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT)
         cause = self._heard.error if timed_out and self._heard.error else error
         return plain_kafka_error(cause, self._work.client, topic)
+
+
+# Send a small replay in a thread of this process: starting Spark would take longer than the replay.
+#
+# One producer has all lanes, and every message is read once, whereas each Spark task reads all of them.
+
+_ABANDONED_SECONDS = 5.0
+
+
+class InProcessReplayEngine:
+    """Sends the rows of files; reads and places the next batch while one is being sent."""
+
+    #: Address of the coordinator, and maximum number of tasks that the lanes are divided into.
+    host, tasks = "127.0.0.1", 1
+
+    def __init__(self, rows: FileRows) -> None:
+        self._rows = rows
+        self._is_cancelled = threading.Event()
+
+    def send(self, placing: RowPlacement, work: TaskSettings) -> list[LaneResult]:
+        """Send the messages. Raises what `bwtui.replay.send.send` raises."""
+        rows = placing.placed(self._rows.files.to_send(placing))
+        # Close the rows: if this fails, DuckDB would otherwise still be open, and complain, when the process
+        # ends.
+        with contextlib.closing(rows) as placed, ThreadPoolExecutor(1, "replay-reader") as pool:
+            return list(send(self._ahead(placed, pool), work, self._is_cancelled.is_set))
+
+    def cancel(self) -> None:
+        """Stop sending at once; the next run finds the messages in flight in the topics."""
+        self._is_cancelled.set()
+
+    def abandon(self, ended: threading.Event) -> None:
+        """Stop, and wait briefly: a process must not end while a thread is inside librdkafka."""
+        self.cancel()
+        ended.wait(_ABANDONED_SECONDS)
+
+    def _ahead(self, batches: Iterator[pa.RecordBatch], pool: ThreadPoolExecutor) -> Iterator[pa.RecordBatch]:
+        following = pool.submit(next, batches, None)
+        while (batch := following.result()) is not None and not self._is_cancelled.is_set():
+            following = pool.submit(next, batches, None)
+            yield batch

@@ -4,26 +4,36 @@ import time
 from typing import TYPE_CHECKING, Union
 
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, UsageError
-from bwtui.kafka.offsets import partitions, pin
+from bwtui.kafka.scan import partitions, pin
 from bwtui.recording.query.language import to_sql
 from bwtui.recording.sealed import SealedRecording
-from bwtui.replay.delivery import ReplayDelivery, ReplayEngine
-from bwtui.replay.engines.in_process import InProcessReplayEngine
-from bwtui.replay.files import FileRows
-from bwtui.replay.job import ReplayControl, ReplayJob, ReplayOutcome, ReplayPlan, TopicPlan
-from bwtui.replay.message_counts import MessageCount
-from bwtui.replay.placement import PartitionSurvey
-from bwtui.replay.progress import ProgressFile, ReplayProgress
-from bwtui.replay.resume_checks import refuse_changed
-from bwtui.replay.rows import ReplayRoute, number_lanes
-from bwtui.replay.schemas import SchemaMap, find_ids, register, used_schemas
-from bwtui.replay.target import held, target_topic, topic_ids
+from bwtui.replay.delivery import (
+    ProgressFile,
+    ReplayControl,
+    ReplayDelivery,
+    ReplayEngine,
+    ReplayJob,
+    ReplayOutcome,
+    ReplayPlan,
+    ReplayProgress,
+    SchemaMap,
+    TopicPlan,
+    find_ids,
+    held,
+    refuse_changed,
+    register,
+    target_topic,
+    topic_ids,
+    used_schemas,
+)
+from bwtui.replay.rows import FileRows, MessageCount, PartitionSurvey, ReplayRoute, number_lanes
+from bwtui.replay.send import InProcessReplayEngine
 from bwtui.replay.topics import judge_topic, refuse_names
 from bwtui.spark.lazy_session import LazySparkSession
 
 if TYPE_CHECKING:
-    from bwtui.replay.frames import FrameRows
     from bwtui.replay.missing_messages import MissingMessages
+    from bwtui.replay.spark_engine import FrameRows
 
 #: The messages of a replay: selected ones, or those that an audit found missing.
 Rows = Union[FileRows, "FrameRows"]
@@ -113,7 +123,7 @@ class ReplaySteps:
     def _engine(self, rows: Rows) -> ReplayEngine:
         if isinstance(rows, FileRows) and self._spark.does_without(rows.count_read):
             return InProcessReplayEngine(rows)
-        from bwtui.replay.engines.spark_engine import SparkReplayEngine
+        from bwtui.replay.spark_engine import SparkReplayEngine
 
         return SparkReplayEngine(self._spark.spark(), rows)
 
@@ -125,8 +135,8 @@ class ReplaySteps:
         if self._missing is not None:
             rows, counted = self._look_for_missing(self._missing, earlier)
         else:
-            rows = found = FileRows(self._sealed, self._job.selection)
-            counted = found.count(self._control.count)
+            rows = file_rows = FileRows(self._sealed, self._job.selection)
+            counted = file_rows.count(self._control.count)
         prefix = str(self._sealed.manifest.source.get("topic_prefix") or "")
         requested_prefix = self._job.options.prefix
         names = {
@@ -147,9 +157,9 @@ class ReplaySteps:
     def _look_for_missing(
         self, missing: "MissingMessages", earlier: ReplayProgress | None
     ) -> tuple[Rows, MessageCount]:
-        from bwtui.replay.frames import FrameRows, messages
+        from bwtui.replay.spark_engine import FrameRows, messages
 
-        missing.refuse_other(self._sealed.manifest.recording, self._cluster)
+        missing.refuse_different(self._sealed.manifest.recording, self._cluster)
         # The report lists individual messages, which may be repeats.
         chosen = FileRows(self._sealed, self._job.selection)
         every = messages(self._spark.spark(), self._sealed)
@@ -277,9 +287,9 @@ class ReplaySteps:
             if survey.moved and self._can_keep(plan, route, rows):
                 route.keeps_partitions = keeps_any = True
             elif survey.moved:
+                of = f" of {route.topic}" if route.topic != route.recorded else ""
                 plan.notes.append(
-                    f"{survey.moved:,} messages of {route.recorded} go to different partitions of "
-                    f"{route.topic} than "
+                    f"{survey.moved:,} messages of {route.recorded} go to different partitions{of} than "
                     "recorded: its keys are encoded differently, or it has a different number of partitions"
                 )
         return keeps_any

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 
 from bwtui.encode.names import colliding_topics
 from bwtui.errors import RefusedError, UsageError
-from bwtui.kafka.offsets import TopicState
-from bwtui.replay.message_counts import TopicMessageCount
+from bwtui.kafka.scan import TopicState
+from bwtui.replay.rows import TopicMessageCount
 
 _OTHER = "choose a different --topic-prefix"
 _HOUR, _DAY = 3_600_000, 86_400_000

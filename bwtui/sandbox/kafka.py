@@ -97,7 +97,7 @@ def explain(log: str, brokers: int = 1) -> ServiceFailure | None:
         return ServiceFailure(f"its last error is: {errors[-1][:300]}") if errors else None
     return ServiceFailure(
         f"its heap of {heap_mb(brokers)} MB is full",
-        f"Each partition needs some of it. Stop a running sandbox with `bwtui sandbox down`, then start it "
+        f"Each partition needs some of it. Stop a running sandbox with 'bwtui sandbox down', then start it "
         f"with {_HEAP}={2 * heap_mb(brokers)}m.",
     )
 
@@ -167,7 +167,7 @@ def _service(
         classes=classes,
         log=layout.logs / f"{name}.log",
         folder=data,
-        ready=lambda: _answers(memory.ports[name], node),
+        ready=lambda: answers(memory.ports[name], node),
         explain=lambda log: explain(log, len(every)),
         # When all three stop, the last one has no quorum for a controlled shutdown.
         stop_seconds=15.0 if len(every) == 1 else 6.0,
@@ -191,7 +191,8 @@ def _write_properties(data: Path, memory: SandboxState, node: int, every: tuple[
     return path
 
 
-def _answers(port: int, node: int) -> bool:
+def answers(port: int, node: int) -> bool:
+    """Return whether a broker answers that has joined its cluster; raises anything if not."""
     # Check the port first: librdkafka would retry and log every refused connection.
     with contextlib.closing(socket.create_connection((LOOPBACK, port), timeout=1)):
         pass

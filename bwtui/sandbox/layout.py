@@ -202,10 +202,10 @@ class SandboxLayout:
 
 def reachable_by_others(folder: Path) -> bool:
     """Return whether any user may enter the folder, its parents, and the targets of symlinks among them."""
-    return all(_lets_others_pass(path) for path in (folder, *folder.parents))
+    return all(_is_passable(path) for path in (folder, *folder.parents))
 
 
-def _lets_others_pass(path: Path) -> bool:
+def _is_passable(path: Path) -> bool:
     if not path.stat().st_mode & stat.S_IXOTH:
         return False
     return not path.is_symlink() or reachable_by_others(path.parent / path.readlink())

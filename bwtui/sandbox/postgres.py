@@ -57,7 +57,7 @@ def service(layout: SandboxLayout, memory: SandboxState, store: ArtifactStore, m
         ),
         log=layout.logs / "postgres.log",
         folder=data,
-        ready=lambda: _answers(dsn(memory)),
+        ready=lambda: answers(dsn(memory)),
         environment={"LC_ALL": "C", "TZ": "UTC"},
         user=user.uid if user else None,
         group=user.gid if user else None,
@@ -96,6 +96,7 @@ def _initdb(
     )
 
 
-def _answers(conninfo: str) -> bool:
+def answers(conninfo: str) -> bool:
+    """Return True if PostgreSQL answers; raises psycopg2.Error if not."""
     psycopg2.connect(conninfo, connect_timeout=2).close()
     return True

@@ -64,11 +64,12 @@ def service(layout: SandboxLayout, memory: SandboxState, store: ArtifactStore) -
         classes=classes,
         log=layout.logs / "registry.log",
         folder=data,
-        ready=lambda: _answers(url(memory)),
+        ready=lambda: answers(url(memory)),
     )
 
 
-def _answers(base: str) -> bool:
+def answers(base: str) -> bool:
+    """Return whether the registry answers; raises OSError if not."""
     # Do not use a proxy from the environment for loopback.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with opener.open(f"{base}/subjects", timeout=2) as answer:

@@ -14,8 +14,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -144,6 +146,24 @@ class Sandbox:
         except FileNotFoundError:
             return None
 
+    def silent_services(self, status: SandboxStatus) -> set[str]:
+        """Return the services that are ready by their ``status``, but do not answer within 3 seconds.
+
+        A suspended process, for example, neither ends nor answers.
+        """
+        at, brokers = status.endpoints, status.endpoints.broker.split(",")
+        probes: dict[str, Callable[[], bool]] = {
+            postgres.NAME: lambda: postgres.answers(at.postgres),
+            registry.NAME: lambda: registry.answers(at.schema_registry),
+        }
+        for node, (name, address) in enumerate(zip(kafka.names(len(brokers)), brokers, strict=True), 1):
+            port = int(address.rpartition(":")[2])
+            probes[name] = partial(kafka.answers, port, node)
+        ready = [name for name, one in status.services.items() if one.state is ServiceState.READY]
+        with ThreadPoolExecutor(len(probes)) as threads:
+            answers = dict(zip(ready, threads.map(lambda name: _answers(probes[name]), ready), strict=True))
+        return {name for name, does_answer in answers.items() if not does_answer}
+
     def services(self) -> ServiceAddresses:
         """Return the addresses of the services; raises ConnectionFailed when the sandbox is not running."""
         return self._running().endpoints
@@ -162,10 +182,10 @@ class Sandbox:
             pid = self._supervisor()
         if pid is not None:
             processes.send(pid, signal.SIGTERM)
-            if not self._gone(pid, DOWN_SECONDS):
+            if not self._has_ended(pid, DOWN_SECONDS):
                 # The kernel then signals its services, so that they end too.
                 processes.send(pid, signal.SIGKILL)
-                self._gone(pid, DOWN_SECONDS)
+                self._has_ended(pid, DOWN_SECONDS)
         self._let_go()
         if wipe:
             with usable(self.folder):
@@ -273,13 +293,13 @@ class Sandbox:
         if running.postgres_major != self._major:
             raise RefusedError(
                 f"the sandbox is running with PostgreSQL {running.postgres_major}, not {self._major}",
-                "Stop it first with `bwtui sandbox down`; each major version has its own data.",
+                "stop it first with 'bwtui sandbox down'; each major version has its own data",
             )
         if running.brokers != self._brokers:
             raise RefusedError(
-                f"the sandbox is running with {running.brokers} Kafka broker(s), not {self._brokers}",
-                f"Use --brokers {running.brokers}, or stop it first with `bwtui sandbox down`; each number "
-                "of brokers has its own data.",
+                f"the sandbox is running with --brokers {running.brokers}, not {self._brokers}",
+                f"use --brokers {running.brokers}, or stop it first with 'bwtui sandbox down'; each number "
+                "of brokers has its own data",
             )
         away = {
             name: service
@@ -287,21 +307,22 @@ class Sandbox:
             if service.state in (ServiceState.STOPPED, ServiceState.DIED)
         }
         for service in away.values():
-            progress.note(f"{service.title} was {service.state}; starting it again")
+            how = "had died" if service.state is ServiceState.DIED else "was stopped"
+            progress.note(f"{service.title} {how}; starting it again")
         # All at once: one of three brokers alone does not become ready.
         orders = {name: self._send("start", name) for name in away}
         for name, order in orders.items():
             self._wait_for(order, name, ServiceState.READY, "start")
         self._wait_until_ready(progress)
 
-    def _order(self, what: str, name: str, expected: ServiceState) -> None:
-        self._wait_for(self._send(what, name), name, expected, what)
+    def _order(self, action: str, name: str, expected: ServiceState) -> None:
+        self._wait_for(self._send(action, name), name, expected, action)
 
-    def _send(self, what: str, name: str) -> str:
+    def _send(self, action: str, name: str) -> str:
         """Send the supervisor a command, and return its id."""
         self._running()
         order = secrets.token_hex(8)
-        line = json.dumps({"id": order, "do": what, "service": name}).encode() + b"\n"
+        line = json.dumps({"id": order, "do": action, "service": name}).encode() + b"\n"
         control = os.open(self._layout.control, os.O_WRONLY | os.O_NONBLOCK)
         try:
             os.write(control, line)
@@ -309,7 +330,7 @@ class Sandbox:
             os.close(control)
         return order
 
-    def _wait_for(self, order: str, name: str, expected: ServiceState, what: str) -> None:
+    def _wait_for(self, order: str, name: str, expected: ServiceState, action: str) -> None:
         for status in self._watch(ORDER_SECONDS):
             if status is None:
                 self._running()
@@ -317,7 +338,7 @@ class Sandbox:
                 if status.services[name].state is not expected:
                     raise _death(status.services[name])
                 return
-        raise BwtuiError(f"{name} did not {what} within {ORDER_SECONDS:.0f} seconds", self._log_hint(name))
+        raise BwtuiError(f"{name} did not {action} within {ORDER_SECONDS:.0f} seconds", self._log_hint(name))
 
     def _watch(self, seconds: float) -> Iterator[SandboxStatus | None]:
         deadline = time.monotonic() + seconds
@@ -328,7 +349,7 @@ class Sandbox:
     def _running(self) -> SandboxStatus:
         status = self.status()
         if status is None:
-            raise ConnectionFailed("the sandbox is not running", "Start it with `bwtui sandbox up`.")
+            raise ConnectionFailed("the sandbox is not running", "start it with 'bwtui sandbox up'")
         return status
 
     def _supervisor(self) -> int | None:
@@ -344,7 +365,7 @@ class Sandbox:
             pass
         return None
 
-    def _gone(self, pid: int, seconds: float) -> bool:
+    def _has_ended(self, pid: int, seconds: float) -> bool:
         deadline = time.monotonic() + seconds
         # The lock is released once its services have ended; the process itself ends a moment later.
         while self._supervisor() == pid or processes.exists(pid):
@@ -363,6 +384,12 @@ class Sandbox:
         with self._layout.starting.open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
+
+
+def _answers(probe: Callable[[], bool]) -> bool:
+    with contextlib.suppress(Exception):
+        return probe()
+    return False
 
 
 def _parse(raw: dict[str, Any]) -> SandboxStatus:

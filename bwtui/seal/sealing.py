@@ -21,11 +21,20 @@ import pyarrow as pa
 from bwtui.durable_files import locked, private_parent, write_durably
 from bwtui.errors import DamagedRecording, RefusedError, StateFailed
 from bwtui.recording.folder import existing_segments
-from bwtui.recording.manifest import MANIFEST, SEALED, SEALING, Manifest, SealedFile
-from bwtui.recording.sealed import check_all, check_sizes
-from bwtui.seal.files import SCHEMAS, sync_folders, write_table
-from bwtui.seal.plan import TASK_BYTES, SealPlan, finished_segments, make_plan
-from bwtui.seal.task import SealedPart, SealTask, read_part, run
+from bwtui.recording.sealed import MANIFEST, SEALED, SEALING, Manifest, SealedFile, check_all, check_sizes
+from bwtui.seal.task import (
+    SCHEMAS,
+    TASK_BYTES,
+    SealedPart,
+    SealPlan,
+    SealTask,
+    finished_segments,
+    make_plan,
+    read_part,
+    run,
+    sync_folders,
+    write_table,
+)
 from bwtui.spark.task_progress import watching
 
 #: Called with the number of sealed changes and the total.
@@ -45,7 +54,7 @@ class SealOutcome:
     #: Number of changes that an earlier, unfinished run had sealed already.
     resumed: int
     #: Number of segments that were skipped because the recording is being written.
-    left: int
+    skipped_segments: int
     seconds: float
 
     @property
@@ -74,7 +83,7 @@ def seal(
     in_use = RefusedError(f"another process is sealing the recording {folder}", "wait until it has ended")
     # The lock excludes other seals of the recording, but not the relay that writes the journal.
     with _plain_os_errors(folder), locked(folder / _LOCK, in_use):
-        work = _own_folder(folder / SEALING)
+        work = _private_folder(folder / SEALING)
         plan = make_plan(folder, work, cores or os.cpu_count() or 1, task_bytes)
         resumed = sum(segment.changes for part in plan.parts.values() for segment in part.segments)
         if plan.is_empty:
@@ -86,7 +95,7 @@ def seal(
                 )
             check_sizes(folder / SEALED, plan.manifest.files)
             check_all(folder / SEALED, plan.manifest.files)
-            return SealOutcome(plan.manifest, 0, 0, 0, plan.left, time.monotonic() - begin)
+            return SealOutcome(plan.manifest, 0, 0, 0, plan.skipped_segments, time.monotonic() - begin)
         before = len(plan.manifest.segments) if plan.manifest else 0
         if plan.manifest is not None:
             check_sizes(folder / SEALED, plan.manifest.files)
@@ -96,10 +105,10 @@ def seal(
         manifest = _commit(folder, work, plan)
         seconds = time.monotonic() - begin
         segments = len(manifest.segments) - before
-        return SealOutcome(manifest, plan.changes, segments, resumed, plan.left, seconds)
+        return SealOutcome(manifest, plan.changes, segments, resumed, plan.skipped_segments, seconds)
 
 
-def _own_folder(sealing: Path) -> Path:
+def _private_folder(sealing: Path) -> Path:
     """Return a folder for this run's work, with the results that a killed run left in its own.
 
     Tasks of a killed run may continue for a moment: renaming their folder makes them fail.

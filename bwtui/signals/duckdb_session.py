@@ -15,7 +15,7 @@ from bwtui.signals.signal_thread import handled_in_thread
 def session(database: Path | str = ":memory:", **settings: str | int) -> Iterator[duckdb.DuckDBPyConnection]:
     """Open a database with DuckDB settings; Ctrl-C ends the query that the main thread waits for.
 
-    So does any signal that is handled like it (`bwtui.spark.interrupts`). DuckDB checks for signals only
+    So does any signal that is handled like it (`bwtui.spark.lazy_session`). DuckDB checks for signals only
     between the tasks of a query, and the waiting thread runs tasks itself: one that reads a large table would
     continue to its end, however often Ctrl-C is pressed.
     """

@@ -6,37 +6,220 @@ message rejected for a full queue, while the next one is accepted, would change 
 
 import shlex
 import time
-from collections import Counter
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
+from typing import Any, Protocol
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from bwtui.kafka.client import REQUEST_SECONDS, log, new_client, request_size_note
-from bwtui.kafka.config import DEFAULT_MAX_MESSAGE_BYTES, IN_BULK, IN_ORDER, client_config, producer_config
+from bwtui.compiled import speedups
+from bwtui.kafka.client import (
+    DEFAULT_MAX_MESSAGE_BYTES,
+    IN_BULK,
+    IN_ORDER,
+    REQUEST_SECONDS,
+    client_config,
+    log,
+    new_client,
+    producer_config,
+    request_size_note,
+)
 from bwtui.kafka.groups import GroupReader
 from bwtui.model.delivery import DeliverySpan, Receipt
 from bwtui.model.events import event
 from bwtui.settings import RelaySettings
-from bwtui.sink.base import DeliveryFailure, Message, MessageTuple, Sink
-from bwtui.sink.delivery_failures import delivery_failure, held_back, reason_of
-from bwtui.sink.delivery_reports import Callback, DeliveryReports
+from bwtui.sink.delivery import (
+    Callback,
+    DeliveryReports,
+    Outbox,
+    OutboxEntry,
+    as_sent,
+    delivery_failure,
+    held_back,
+    reason_of,
+)
 from bwtui.sink.destination import (
+    DeliveryFailure,
     Destination,
     Limits,
+    Message,
+    MessageCounts,
+    MessageTuple,
     Precondition,
     PresentTopics,
     Purgeable,
+    Sink,
     SinkService,
     TopicEnd,
     TopicLimits,
 )
-from bwtui.sink.first_requests import FirstRequests, Refuse
-from bwtui.sink.outbox import Outbox, OutboxEntry
-from bwtui.sink.present_topics import TopicInspector
-from bwtui.sink.producer_calls import REFUSALS, hand_over, tally
-from bwtui.sink.topic_scanner import KafkaTopicScanner
-from bwtui.sink.topics import TopicAdmin
+from bwtui.sink.topics import KafkaTopicScanner, TopicAdmin, TopicInspector
+
+# The work for each message sent to Kafka and each delivery report; the C extension does it faster.
+
+#: The exceptions by which librdkafka's `produce` rejects a message.
+REFUSALS = (KafkaException, BufferError)
+
+
+def hand_over_in_python(
+    produce: Callable[..., None],
+    topic: str,
+    messages: Sequence[MessageTuple],
+    first: int,
+    reports: Any,
+    refusals: tuple[type[Exception], ...],
+) -> tuple[int, Exception | None]:
+    """Produce ``messages`` from index ``first`` on, with a list of callbacks or one callback for all.
+
+    Messages of one callback have the same headers, since a delivery report contains none: at different
+    headers it stops. Return the index after the last message that was tried, and the error that rejected that
+    one, or None.
+    """
+    headers = messages[first][3] if first < len(messages) else None
+    has_each = isinstance(reports, list)
+    for place in range(first, len(messages)):
+        key, value, timestamp, message_headers = messages[place]
+        if message_headers is not headers and not has_each:
+            return place, None
+        report = reports[place] if has_each else reports
+        try:
+            # Positional arguments cost half as much as keywords: …, partition, callback, on_delivery, ….
+            produce(topic, value, key, -1, report, None, timestamp, message_headers)
+        except refusals as error:
+            return place + 1, error
+    return max(first, len(messages)), None
+
+
+class DeliveryTally(Protocol):
+    """The callback of many messages, which calls a function once all of them have their report."""
+
+    def __call__(self, error: KafkaError | None, message: Any) -> None:
+        pass
+
+    def expect(self, count: int) -> None:
+        """Set the number of messages that were accepted and will have a report."""
+
+
+class PythonDeliveryTally:
+    """A `DeliveryTally` in Python."""
+
+    def __init__(self, failed: Callable[[KafkaError, Any], None], over: Callable[[int], None]) -> None:
+        """Take ``failed``, called for each failure, and ``over``, called last with the number delivered."""
+        self._failed, self._over = failed, over
+        self._reported = self._delivered = 0
+        self._expected = -1
+
+    def __call__(self, error: KafkaError | None, message: Any) -> None:
+        if error is None:
+            self._delivered += 1
+        else:
+            self._failed(error, message)
+        self._reported += 1
+        self._end()
+
+    def expect(self, count: int) -> None:
+        self._expected = count
+        self._end()
+
+    def _end(self) -> None:
+        if self._reported == self._expected:
+            self._over(self._delivered)
+
+
+hand_over: Any = speedups.hand_over if speedups is not None else hand_over_in_python
+tally_class: Any = speedups.Tally if speedups is not None else PythonDeliveryTally
+
+
+def tally(
+    failed: Callable[..., None], topic: str, span: DeliverySpan, headers: list[tuple[str, bytes]] | None
+) -> DeliveryTally:
+    """Return a callback that counts ``span`` down once each message with the same ``headers`` has its report.
+
+    Nothing reads the pending count before: a span is settled when it is zero. A failed message is passed to
+    ``failed``, as by `DeliveryReports`, and stays counted.
+    """
+
+    def refused(error: KafkaError, message: Any) -> None:
+        failed(topic, error, as_sent(message, headers), span)
+
+    def over(delivered: int) -> None:
+        span.pending -= delivered
+
+    callback: DeliveryTally = tally_class(refused, over)
+    return callback
+
+
+# Send the first message to each partition alone, so that none can overtake one that is rejected.
+#
+# A broker accepts any sequence number as the first of a producer in a partition (KIP-360). So if it rejects a
+# new producer's first request while the second is already in flight, it accepts the second: a key's later row
+# would be before its earlier one, which is sent again. After a request that it accepted, it rejects such a
+# gap.
+
+#: Called with the error of a message that the producer did not accept, and the message.
+Refuse = Callable[[KafkaError, Message], None]
+#: Passes a message with its callback to the producer; False if it was rejected, which has then been reported.
+Put = Callable[[MessageTuple, Callback, Refuse], bool]
+
+
+class FirstRequests:
+    """The messages of one topic, until each of its partitions has accepted one; then it is open.
+
+    Only the first report of a key shows its partition. So a message with a new key waits until no message
+    with an unknown partition is in flight for the topic, and all later messages wait after it.
+    """
+
+    def __init__(self, partitions: int) -> None:
+        """Take the number of partitions of the topic."""
+        self._partitions = partitions
+        self._waiting: deque[tuple[MessageTuple, Callback, Refuse]] = deque()
+        self._keys: set[bytes | None] = {None}
+        self._partitions_in_use: set[int] = set()
+        self._is_in_flight = False
+
+    def __len__(self) -> int:
+        """Return the number of waiting messages."""
+        return len(self._waiting)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether every partition has accepted a message."""
+        return len(self._partitions_in_use) >= self._partitions
+
+    def may_send(self, messages: Sequence[MessageTuple]) -> bool:
+        """Return whether ``messages`` may be sent now: none waits, and the partition of each key is known."""
+        keys = self._keys
+        return not self._waiting and all(message[0] in keys for message in messages)
+
+    def add(self, message: MessageTuple, callback: Callback, refuse: Refuse) -> None:
+        """Let ``message`` wait for its turn."""
+        self._waiting.append((message, callback, refuse))
+
+    def pump(self, put: Put) -> None:
+        """Send the messages whose turn has come. Messages without a key have no order, and never wait."""
+        waiting = self._waiting
+        while waiting:
+            message, callback, refuse = waiting[0]
+            is_first = not self.is_open and message[0] not in self._keys
+            if is_first and self._is_in_flight:
+                return
+            waiting.popleft()
+            if is_first:
+                self._is_in_flight = put(message, self._reporting(message[0], callback), refuse)
+            else:
+                put(message, callback, refuse)
+
+    def _reporting(self, key: bytes | None, callback: Callback) -> Callback:
+        def report(error: KafkaError | None, message: Any) -> None:
+            self._is_in_flight = False
+            if error is None:
+                self._keys.add(key)
+                self._partitions_in_use.add(message.partition())
+            callback(error, message)
+
+        return report
+
 
 # librdkafka warns about each experimental setting, and this one is used on purpose: see `IN_ORDER`.
 log.addFilter(lambda record: "enable.gapless.guarantee" not in record.getMessage())
@@ -90,7 +273,8 @@ def preconditions(settings: RelaySettings) -> Sequence[Precondition]:
 
     def brokers() -> str:
         cluster = TopicAdmin(client_config(settings), DEFAULT_MAX_MESSAGE_BYTES).check()
-        return f"{cluster['brokers']} brokers, cluster {cluster['cluster_id']}"
+        count = cluster["brokers"]
+        return f"{count} broker{'' if count == 1 else 's'}, cluster {cluster['cluster_id']}"
 
     def registry() -> str:
         from bwtui.encode.registry import SchemaRegistry
@@ -102,8 +286,13 @@ def preconditions(settings: RelaySettings) -> Sequence[Precondition]:
     return ("Kafka", brokers), ("schema registry", registry)
 
 
+def present_limits(settings: RelaySettings, topics: Sequence[str]) -> Limits:
+    """Return the limits of those of ``topics`` that exist. Raises ConnectionFailed."""
+    return TopicAdmin(client_config(settings), DEFAULT_MAX_MESSAGE_BYTES).present(topics)
+
+
 class KafkaSink(Purgeable):
-    """Sends messages to Kafka: a `bwtui.sink.base.Sink` that can hold back waiting messages."""
+    """Sends messages to Kafka: a `bwtui.sink.destination.Sink` that can hold back waiting messages."""
 
     def __init__(self, settings: RelaySettings) -> None:
         """Check the settings and create the producer; no connection is needed yet. Raises UsageError."""
@@ -114,7 +303,7 @@ class KafkaSink(Purgeable):
         self._heard_error = False
         #: Number of messages, without those that were discarded.
         self._accepted = 0
-        self._handed_over: Counter[str] = Counter()
+        self._counts = MessageCounts()
         self._in_order = True
         #: A dead letter that is rejected is sent again in a shorter form, and no row has to wait for it.
         self._letters = settings.dead_letter_topic
@@ -126,7 +315,7 @@ class KafkaSink(Purgeable):
         #: Topics of which every partition has accepted a message from this producer.
         self._open: set[str] = set()
         self._outbox = Outbox(self._unanswered)
-        self._look: Callable[[], None] = lambda: None
+        self._before_sending: Callable[[], None] = lambda: None
         self._producer = self._new_producer()
         self._produce: Callable[..., None] = self._producer.produce
         self._reports = DeliveryReports(self._failed)
@@ -138,7 +327,7 @@ class KafkaSink(Purgeable):
     def send(
         self, topic: str, messages: Sequence[MessageTuple], span: DeliverySpan, receipt: Receipt | None = None
     ) -> None:
-        self._look()
+        self._before_sending()
         self._accepted += len(messages)
         if self._in_order and not self._outbox.may_go(span, len(messages)):
             span.pending += len(messages)
@@ -154,7 +343,7 @@ class KafkaSink(Purgeable):
             if first.is_open and not len(first):
                 self._open.add(topic)
                 del self._first[topic]
-            elif not first.knows(messages):
+            elif not first.may_send(messages):
                 self._send_first(first, topic, messages, span, receipt)
                 return
         span.pending += len(messages)
@@ -165,7 +354,7 @@ class KafkaSink(Purgeable):
 
     def _send_unrecorded(self, topic: str, messages: Sequence[MessageTuple], span: DeliverySpan) -> None:
         """Send with one callback for each run of messages with the same headers."""
-        self._handed_over[topic] += len(messages)
+        self._counts.add(topic, len(messages))
         place = 0
         while place < len(messages):
             first, report = place, tally(self._failed, topic, span, messages[place][3])
@@ -178,7 +367,7 @@ class KafkaSink(Purgeable):
         self, topic: str, messages: Sequence[MessageTuple], span: DeliverySpan, receipt: Receipt
     ) -> None:
         """Send with a callback for each message, which records where it went."""
-        self._handed_over[topic] += len(messages)
+        self._counts.add(topic, len(messages))
         callbacks, place = self._reports.take(topic, messages, span, receipt).callbacks, 0
         while place < len(messages):
             place, error = hand_over(self._produce, topic, messages, place, callbacks, REFUSALS)
@@ -208,7 +397,7 @@ class KafkaSink(Purgeable):
 
     def _pump(self) -> None:
         """Send what need not wait any more, for its turn or for the first message into a partition."""
-        self._look()
+        self._before_sending()
         if self._produce is held_back:
             self._outbox.clear()
         for topic, first in list(self._held.items()):
@@ -224,7 +413,7 @@ class KafkaSink(Purgeable):
 
     def _put(self, topic: str, message: MessageTuple, callback: Callback, refuse: Refuse) -> bool:
         key, value, timestamp, headers = message
-        self._handed_over[topic] += 1
+        self._counts.add(topic, 1)
         try:
             self._produce(topic, value, key, -1, callback, None, timestamp, headers)
         except REFUSALS as error:
@@ -290,11 +479,14 @@ class KafkaSink(Purgeable):
         self._produce = held_back
         self._producer.purge(in_flight=False)
 
-    def before_sending(self, look: Callable[[], None]) -> None:
-        self._look = look
+    def before_sending(self, check: Callable[[], None]) -> None:
+        self._before_sending = check
 
     def handed_over(self, topic: str) -> int:
-        return self._handed_over[topic]
+        return self._counts[topic]
+
+    def message_counts(self) -> MessageCounts:
+        return self._counts
 
     def discard(self, *, in_order: bool) -> None:
         # Notices about brokers count as messages of the producer's queue until they are read.
@@ -345,7 +537,7 @@ class KafkaSink(Purgeable):
         if self._in_order and topic != self._letters:
             self._produce = held_back
         span.failed += 1
-        self._handed_over[topic] -= 1
+        self._counts.add(topic, -1)
         self._failures.append(delivery_failure(topic, error, message, span, receipt, index))
 
     def _noticed(self, error: KafkaError) -> None:
@@ -384,12 +576,18 @@ class KafkaService(SinkService):
         return self._admin.ensure_all(topics)
 
     def present_topics(self, topics: Collection[str], *, with_beginnings: bool) -> PresentTopics:
-        return self._now.look(topics, with_beginnings=with_beginnings)
+        return self._now.describe(topics, with_beginnings=with_beginnings)
 
     def compact_command(self, topic: str) -> str:
-        where = f"--bootstrap-server {shlex.quote(self._broker)}"
         which = f"--entity-type topics --entity-name {topic}"
-        return f"kafka-configs {where} --alter {which} --add-config cleanup.policy=compact"
+        return f"kafka-configs {self._server_option} --alter {which} --add-config cleanup.policy=compact"
+
+    def delete_command(self, topic: str) -> str:
+        return f"kafka-topics {self._server_option} --delete --topic {topic}"
+
+    @property
+    def _server_option(self) -> str:
+        return f"--bootstrap-server {shlex.quote(self._broker)}"
 
     def ends(self, topics: Collection[str]) -> dict[str, TopicEnd]:
         return self._ends.ends(topics)

@@ -5,13 +5,20 @@ from collections.abc import Sequence
 
 from bwtui.model.delivery import DeliverySpan, Receipt
 from bwtui.settings import RelaySettings
-from bwtui.sink.base import DeliveryFailure, MessageTuple, Sink
-from bwtui.sink.destination import Destination, Precondition, SinkService
+from bwtui.sink.destination import (
+    DeliveryFailure,
+    Destination,
+    Limits,
+    MessageTuple,
+    Precondition,
+    Sink,
+    SinkService,
+)
 
 
 def open_destination(settings: RelaySettings) -> Destination:
     """Open nothing; the recording assigns its own schema IDs."""
-    from bwtui.encode.local_registry import LocalRegistry
+    from bwtui.encode.registry import LocalRegistry
 
     return Destination(NoSink(), LocalRegistry())
 
@@ -24,8 +31,12 @@ def preconditions(settings: RelaySettings) -> Sequence[Precondition]:
     return ()
 
 
+def present_limits(settings: RelaySettings, topics: Sequence[str]) -> Limits:
+    return {}
+
+
 class NoSink:
-    """Sends nothing anywhere; see `bwtui.sink.base.Sink`."""
+    """Sends nothing anywhere; see `bwtui.sink.destination.Sink`."""
 
     def __init__(self) -> None:
         self._taken = 0

@@ -1,38 +1,466 @@
 """The Kafka sink of --exactly-once: messages become durable when their Kafka transaction commits.
 
-Each transaction contains a record with the stream's position (`bwtui.sink.position_topic`), so that a restart
+Each transaction contains a record with the stream's position (`bwtui.sink.transactions`), so that a restart
 skips what was committed. The relay marks where a transaction may end, and the sink ends it: between two
 transactions of PostgreSQL once it is due, or within one that is too large. A commit takes several round
 trips, in a thread; messages sent meanwhile wait for the next transaction. See
 docs/adr/0012-commit-the-position-with-the-rows.md.
 """
 
+import contextlib
+import threading
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
-from typing import cast
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
 
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import ConfigResource, NewTopic, OffsetSpec, ResourceType
 
-from bwtui.errors import ServiceRefused
+from bwtui.errors import BwtuiError, ConnectionFailed, PositionHidden, RefusedError, ServiceRefused
+from bwtui.kafka.client import (
+    AUTHENTICATION_ERRORS,
+    READING,
+    WITHOUT_LEADER,
+    authentication_failed,
+    client_config,
+    new_client,
+    unreachable,
+)
+from bwtui.kafka.commands import LoggedAdmin
 from bwtui.model.delivery import DeliverySpan, Receipt
 from bwtui.model.position import Position
 from bwtui.model.status import ExactlyOnceStatus
 from bwtui.settings import RelaySettings
-from bwtui.sink.base import DeliveryFailure, Message, MessageTuple, Sink
-from bwtui.sink.delivery_failures import delivery_failure, held_back
-from bwtui.sink.delivery_reports import DeliveryReports
-from bwtui.sink.destination import Destination, SinkService
-from bwtui.sink.kafka import KafkaService, KafkaSink, destination_of
-from bwtui.sink.outbox import OutboxEntry
-from bwtui.sink.transaction_checks import preconditions
-from bwtui.sink.transaction_commits import (
-    AbortThread,
-    CommitStatistics,
-    PendingCommit,
-    ProducerPlaceholder,
-    begin_producer,
+from bwtui.sink.delivery import DeliveryReports, OutboxEntry, delivery_failure, held_back
+from bwtui.sink.destination import (
+    DeliveryFailure,
+    Destination,
+    Message,
+    MessageTuple,
+    Precondition,
+    Sink,
+    SinkService,
 )
+from bwtui.sink.kafka import KafkaService, KafkaSink, destination_of, present_limits
+from bwtui.sink.kafka import preconditions as of_kafka
+from bwtui.sink.topics import TopicAdmin
+
+# The checks of the brokers for --exactly-once by doctor; they create and change nothing.
+#
+# They don't check that the relay's user may write under its transactional.id: the only way would be to begin
+# a
+# transaction, which fences any relay that has one open. The relay reports it when it starts.
+
+_WAIT_SECONDS = 10.0
+_LONGEST, _MIN_ISR, _REPLICAS = (
+    "transaction.max.timeout.ms",
+    "transaction.state.log.min.isr",
+    "transaction.state.log.replication.factor",
+)
+
+
+def preconditions(settings: RelaySettings) -> Sequence[Precondition]:
+    """Return the checks that Kafka and the schema registry respond, and that transactions work."""
+
+    def transactions() -> str:
+        limits, brokers = _broker_limits(settings)
+        timeout = int(dict(settings.kafka_config).get("transaction.timeout.ms", 0)) or None
+        return judged(settings, limits, brokers, timeout)
+
+    return (*of_kafka(settings), ("Kafka transactions", transactions))
+
+
+def judged(settings: RelaySettings, limits: dict[str, int], brokers: int, timeout: int | None) -> str:
+    """Return the result in a few words. Raises ServiceRefused if transactions are not possible.
+
+    ``timeout`` is the given transaction.timeout.ms (milliseconds). Settings that the brokers do not show are
+    missing from ``limits``.
+    """
+    longest = limits.get(_LONGEST)
+    if longest is not None and timeout is not None and timeout > longest:
+        raise ServiceRefused(
+            f"transaction.timeout.ms is {timeout}, but the brokers allow at most {longest}",
+            f"set -C transaction.timeout.ms={longest} or less, or raise {_LONGEST} on the brokers",
+        )
+    if brokers < limits.get(_MIN_ISR, 0):
+        raise ServiceRefused(
+            f"transactions need {limits[_MIN_ISR]} in-sync replicas ({_MIN_ISR}); brokers up: {brokers}",
+            f"start more brokers, or lower {_MIN_ISR} on the brokers",
+        )
+    notes = [f"position in topic {positions_topic(settings)}"]
+    if longest is not None:
+        notes.append(f"a snapshot may take {min(longest, timeout or longest) // 1_000} s")
+    if brokers > 1 and limits.get(_REPLICAS, brokers) == 1:
+        notes.append(f"{_REPLICAS} is 1: the relay waits while that one broker is down")
+    return ", ".join(notes)
+
+
+def _broker_limits(settings: RelaySettings) -> tuple[dict[str, int], int]:
+    """Return the settings of one broker, and how many brokers are up. Raises ConnectionFailed."""
+    admin = new_client(LoggedAdmin, client_config(settings))
+    try:
+        nodes = admin.describe_cluster(request_timeout=_WAIT_SECONDS).result().nodes
+        resource = ConfigResource(ResourceType.BROKER, str(nodes[0].id))
+        (future,) = admin.describe_configs([resource], request_timeout=_WAIT_SECONDS).values()
+        entries = future.result()
+    except KafkaException as error:
+        reason = error.args[0]
+        if reason.code() != KafkaError.CLUSTER_AUTHORIZATION_FAILED:
+            raise unreachable(settings.broker, reason) from error
+        raise ConnectionFailed(
+            f"the brokers' settings can't be read: {reason.str()}",
+            "grant the relay's user the right (ACL) DescribeConfigs on the cluster, or check them manually",
+        ) from error
+    values = {name: entries[name].value for name in (_LONGEST, _MIN_ISR, _REPLICAS) if name in entries}
+    return {name: int(value) for name, value in values.items() if value is not None}, len(nodes)
+
+
+# A transactional producer's threads, which commit or abort, and a placeholder for the producer.
+
+#: Maximum duration of one call to the broker (seconds), after which other conditions are checked.
+_CALL_SECONDS = 5.0
+_INIT_SECONDS = 20.0
+#: Pause between two checks whether a commit may begin.
+_READY_SECONDS = 0.002
+#: Period (seconds) and maximum number of commits for the statistics on commit durations.
+_SECONDS, _RECENT = 10.0, 2_000
+_REFUSALS = {
+    KafkaError.INVALID_TRANSACTION_TIMEOUT: "set -C transaction.timeout.ms=N to at most the brokers' "
+    "transaction.max.timeout.ms",
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "grant the relay's user the rights (ACLs) Write and "
+    "Describe on its transactional.id, which begins with bwtui-",
+    KafkaError._UNSUPPORTED_FEATURE: "upgrade the brokers to 2.5 or later, or omit --exactly-once",
+    KafkaError.UNSUPPORTED_VERSION: "upgrade the brokers to 2.5 or later, or omit --exactly-once",
+}
+
+
+def begin_error(error: KafkaError, broker: str) -> BwtuiError:
+    """Return the error for transactions that can't be started."""
+    if error.code() in _REFUSALS:
+        return ServiceRefused(f"Kafka rejects transactions: {error.str()}", _REFUSALS[error.code()])
+    if error.code() in AUTHENTICATION_ERRORS:
+        return authentication_failed("Kafka", error)
+    if error.retriable():
+        return unreachable(broker, error)
+    return ConnectionFailed(
+        f"Kafka can't begin a transaction: {error.str()}",
+        "the relay retries; check the brokers' logs",
+    )
+
+
+def begin_producer(config: dict[str, Any], check: Callable[[], None]) -> Producer:
+    """Return a producer that may begin transactions; see `TransactionalSink.connect`."""
+    producer = new_client(Producer, config)
+    check()
+    try:
+        producer.init_transactions(_INIT_SECONDS)
+    except KafkaException as error:
+        raise begin_error(error.args[0], config["bootstrap.servers"]) from error
+    return producer
+
+
+class ProducerPlaceholder:
+    """Placeholder for the producer until a session has one, and after it has ended."""
+
+    def __len__(self) -> int:
+        return 0
+
+    def poll(self, timeout: float) -> int:
+        time.sleep(timeout)
+        return 0
+
+    def flush(self, timeout: float) -> int:
+        return 0
+
+    def list_topics(self, topic: str, timeout: float) -> None:
+        """Do nothing: the next producer requests its topics itself."""
+
+    def purge(self, in_queue: bool = True, in_flight: bool = True) -> None:
+        """Do nothing: there are no messages."""
+
+    def begin_transaction(self) -> None:
+        """Refuse: nothing may be sent before the position is known."""
+        held_back()
+
+    def produce(self, *args: Any) -> None:
+        held_back()
+
+
+class PendingCommit:
+    """One commit in progress.
+
+    Its outcome is unknown if it is abandoned: the next session finds out.
+    """
+
+    def __init__(
+        self,
+        producer: Producer,
+        topic: str,
+        key: bytes,
+        value: bytes,
+        stamp: int,
+        is_ready: Callable[[], bool],
+    ) -> None:
+        """Take the position to write to ``topic``: ``key`` and ``value``, at ``stamp`` in Unix milliseconds.
+
+        The commit begins once ``is_ready`` returns True, which `wait` polls.
+        """
+        self._producer = producer
+        self._record = topic, value, key, 0, None, None, stamp
+        self._ended = threading.Event()
+        self._is_given_up = False
+        #: Why it has failed, once it has ended. Only Kafka's own confirmation sets it to None: if the thread
+        #: ends in any other way, the transaction may or may not be committed.
+        self.error: KafkaError | None = KafkaError(KafkaError._FAIL, "its thread ended before the commit did")
+        self._is_ready = is_ready
+        self._is_begun = False
+        #: The end of its transaction by the monotonic clock.
+        self.begun = time.monotonic()
+        self._begin_if_ready()
+
+    def wait(self, timeout: float) -> bool:
+        """Wait at most ``timeout`` seconds; return whether it has ended."""
+        until = time.monotonic() + timeout
+        while not self._begin_if_ready():
+            if (remaining := until - time.monotonic()) <= 0:
+                return False
+            time.sleep(min(remaining, _READY_SECONDS))
+        return self._ended.wait(max(0.0, until - time.monotonic()))
+
+    def is_over(self, timeout: float) -> bool:
+        """Return whether nothing of an abandoned commit is in progress; it may never have begun."""
+        return not self._is_begun or self._ended.wait(timeout)
+
+    def _begin_if_ready(self) -> bool:
+        if not self._is_begun and not self._is_given_up and self._is_ready():
+            self._is_begun = True
+            threading.Thread(target=self._run, name="commit", daemon=True).start()
+        return self._is_begun
+
+    def give_up(self) -> None:
+        """Stop retrying."""
+        self._is_given_up = True
+
+    def _run(self) -> None:
+        try:
+            self._producer.produce(*self._record)
+            while not self._is_given_up:
+                error = self._commit()
+                if error is None or not error.retriable():
+                    self.error = error
+                    return
+            self.error = KafkaError(KafkaError._TIMED_OUT)
+        except (KafkaException, BufferError) as error:
+            self.error = _reason(error)
+        finally:
+            self._ended.set()
+
+    def _commit(self) -> KafkaError | None:
+        return _error_of(self._producer.commit_transaction)
+
+
+class CommitStatistics:
+    """Statistics on commits: the main thread records them, any thread may read."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._recent: deque[tuple[float, float]] = deque(maxlen=_RECENT)
+
+    def note(self, begun: float) -> None:
+        """Record a commit that has just ended; ``begin_producer`` is by the monotonic clock."""
+        now = time.monotonic()
+        self._count += 1
+        self._recent.append((now, now - begun))
+
+    def status(self, identity: str, topic: str) -> ExactlyOnceStatus:
+        """Return the statistics, with the transactional id and the topic of positions."""
+        recent, now = tuple(self._recent), time.monotonic()
+        durations = sorted(seconds for at, seconds in recent if at >= now - _SECONDS)
+        # If there were more commits than are kept, the period is that of those kept.
+        since = min(_SECONDS, now - recent[0][0]) if len(recent) == _RECENT else _SECONDS
+        return ExactlyOnceStatus(
+            identity,
+            topic,
+            self._count,
+            round(len(durations) / since, 1),
+            round(durations[len(durations) // 2], 4) if durations else None,
+            round(durations[len(durations) * 99 // 100], 4) if durations else None,
+        )
+
+
+class AbortThread:
+    """Aborts a failed transaction, and finds out whether another relay has fenced this one."""
+
+    def __init__(self, producer: Producer, is_fenced: Callable[[], str]) -> None:
+        self._producer = producer
+        self._is_fenced = is_fenced
+        #: The message about the relay that has replaced this one, or "".
+        self.fenced = ""
+        self._thread = threading.Thread(target=self._run, name="abort", daemon=True)
+        self._thread.start()
+
+    def wait(self, timeout: float) -> bool:
+        """Wait at most ``timeout`` seconds; return whether it has ended."""
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        self._producer.purge()
+        abort = getattr(self._producer, "abort_transaction", None)
+        if abort is None:
+            return
+        _error_of(abort)
+        # Whatever the result of the abort: Kafka also calls a producer fenced if its transaction took too
+        # long, and is not contacted at all if nothing had been sent yet.
+        with contextlib.suppress(BwtuiError):
+            self.fenced = self._is_fenced()
+
+
+def _error_of(call: Callable[[float], object]) -> KafkaError | None:
+    """Call ``call``; return the error, or None on success."""
+    try:
+        call(_CALL_SECONDS)
+    except KafkaException as error:
+        return _reason(error)
+    except SystemError:
+        # Raised by a client if a fatal error is reported within a callback.
+        return KafkaError(KafkaError._FENCED, fatal=True)
+    return None
+
+
+def _reason(error: KafkaException | BufferError) -> KafkaError:
+    if isinstance(error, KafkaException):
+        reason: KafkaError = error.args[0]
+        return reason
+    return KafkaError(KafkaError._QUEUE_FULL)
+
+
+# The topic of positions: one record within each Kafka transaction has the stream's position.
+
+#: Number of offsets to read at the end first, and the factor for each next step: a commit has two offsets.
+_STEP, _FACTOR = 200, 32
+_READ_SECONDS, _PAUSE_SECONDS = 10.0, 0.2
+#: Maximum time for which an open transaction may hide a position: the commit of a live relay takes less.
+_HIDDEN_SECONDS, _LOOK_SECONDS = 1.0, 0.02
+#: One record per commit: small segments, which are compacted soon, keep the topic short.
+_CONFIG = {"cleanup.policy": "compact", "segment.bytes": "16777216", "min.cleanable.dirty.ratio": "0.1"}
+
+
+def positions_topic(settings: RelaySettings) -> str:
+    """Return the topic's name. It has more parts than a table's topic under the same prefix can have."""
+    name = f"bwtui.position.{settings.slot}"
+    return f"{settings.topic_prefix}.{name}" if settings.topic_prefix else name
+
+
+class PositionTopic(TopicAdmin):
+    """Creates the topic, and reads the last position in it."""
+
+    def __init__(self, settings: RelaySettings, config: Mapping[str, Any]) -> None:
+        super().__init__(dict(config), 1_048_576)
+        self.topic = positions_topic(settings)
+        self._config = {
+            **config,
+            **READING,
+            "auto.offset.reset": "earliest",
+            "isolation.level": "read_committed",
+            # A start waits twice for the topic's end, each time half a second by the broker's default.
+            "fetch.wait.max.ms": 10,
+        }
+
+    def prepare(self) -> None:
+        """Create the topic if it is missing. Raises RefusedError and ConnectionFailed."""
+        if not self.ensure(self.topic, keyed=True).compacted:
+            raise RefusedError(
+                f"topic {self.topic} is not compacted: the relay's position in it would expire",
+                f"set cleanup.policy=compact on topic {self.topic}",
+            )
+
+    def _new(self, topic: str, keyed: bool) -> NewTopic:
+        return NewTopic(topic, 1, -1, config=_CONFIG)
+
+    def last(self, key: bytes) -> Position | None:
+        """Return the newest committed position of ``key``, or None. Raises ConnectionFailed, RefusedError.
+
+        A leader election is waited for, since it would fail a start. Relays of other servers with the same
+        slot name and prefix write to the same partition, and a read_committed consumer sees nothing after the
+        first record of an open transaction. Raises PositionHidden if a transaction stays open.
+        """
+        until = time.monotonic() + _READ_SECONDS
+        while True:
+            try:
+                return self._last(key)
+            except KafkaException as error:
+                reason = error.args[0]
+                if reason.code() not in WITHOUT_LEADER or time.monotonic() > until:
+                    raise self._unreadable(reason) from error
+            time.sleep(_PAUSE_SECONDS)
+
+    def _last(self, key: bytes) -> Position | None:
+        consumer = new_client(Consumer, self._config)
+        place = TopicPartition(self.topic, 0)
+        try:
+            low, high = self._bounds(consumer, place)
+            step = _STEP
+            while True:
+                start = max(low, high - step)
+                value = self._read(consumer, start, key)
+                if value is not None or start <= low:
+                    return self._position(value)
+                step *= _FACTOR
+        finally:
+            consumer.close()
+
+    def _bounds(self, consumer: Consumer, place: TopicPartition) -> tuple[int, int]:
+        """Return the partition's first offset, and an end offset before which every transaction has ended."""
+        request = {place: OffsetSpec.latest()}
+        level = IsolationLevel.READ_UNCOMMITTED
+        futures = self._ready_client().list_offsets(
+            request, isolation_level=level, request_timeout=_READ_SECONDS
+        )
+        end = futures[place].result().offset
+        until = time.monotonic() + _HIDDEN_SECONDS
+        while True:
+            low, stable = consumer.get_watermark_offsets(place, _READ_SECONDS)
+            if stable >= end:
+                return low, stable
+            if time.monotonic() > until:
+                raise PositionHidden(
+                    f"an open Kafka transaction of another relay hides the position in topic {self.topic}",
+                    "the relay resumes once that transaction ends, after its transaction.timeout.ms at the "
+                    "latest; relays of different servers avoid this with different slot names or prefixes",
+                )
+            time.sleep(_LOOK_SECONDS)
+
+    def _read(self, consumer: Consumer, start: int, key: bytes) -> bytes | None:
+        """Return the newest committed value of ``key`` from offset ``start`` on."""
+        consumer.assign([TopicPartition(self.topic, 0, start)])
+        value = None
+        while (record := consumer.poll(_READ_SECONDS)) is not None:
+            error = record.error()
+            if error is not None and error.code() == KafkaError._PARTITION_EOF:
+                return value
+            if error is not None:
+                raise KafkaException(error)
+            if record.key() == key:
+                value = record.value()
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+    def _position(self, value: bytes | None) -> Position | None:
+        try:
+            return Position.from_json(value) if value is not None else None
+        except ValueError as error:
+            raise RefusedError(
+                f"the last record of topic {self.topic} is not a position of this relay",
+                "choose a different slot or --topic-prefix, or omit --exactly-once",
+            ) from error
+
+    def _unreadable(self, error: KafkaError) -> ConnectionFailed:
+        return ConnectionFailed(
+            f"topic {self.topic} can't be read: {error.str()}",
+            "the relay reads its position back: grant its user READ, and check that the brokers are up",
+        )
+
 
 #: A transaction of PostgreSQL that exceeds this number of rows or bytes is split. The bytes are below the
 #: maximum that the relay has in flight (`bwtui.relay.batch.IN_FLIGHT_BYTES`): it stops reading until they are
@@ -50,7 +478,7 @@ _IDLE_SHARE = 0.2
 #: If messages wait longer for others (linger.ms, seconds), only a commit sends them.
 _SHORT_LINGER = 0.02
 
-__all__ = ["TransactionalSink", "open_destination", "preconditions"]
+__all__ = ["TransactionalSink", "open_destination", "preconditions", "present_limits"]
 
 
 def open_destination(settings: RelaySettings) -> Destination:
@@ -65,7 +493,7 @@ def open_service(settings: RelaySettings) -> tuple[Sink, SinkService]:
 
 
 class TransactionalSink(KafkaSink):
-    """Sends messages in Kafka transactions: a `bwtui.sink.base.Sink`.
+    """Sends messages in Kafka transactions: a `bwtui.sink.destination.Sink`.
 
     A span has one additional pending count until the transaction with its messages is committed.
     """
@@ -73,6 +501,8 @@ class TransactionalSink(KafkaSink):
     def __init__(self, settings: RelaySettings) -> None:
         #: Entries that wait for the next transaction.
         self._next: deque[OutboxEntry] = deque()
+        self._touched: set[str] = set()
+        self._transactions: Counter[str] = Counter()
         self._forget()
         self._is_idle = False
         self._committed_at = time.monotonic()
@@ -171,7 +601,7 @@ class TransactionalSink(KafkaSink):
     def send(
         self, topic: str, messages: Sequence[MessageTuple], span: DeliverySpan, receipt: Receipt | None = None
     ) -> None:
-        self._look()
+        self._before_sending()
         self._accepted += len(messages)
         self._mark = None
         if self._commit is not None:
@@ -192,6 +622,10 @@ class TransactionalSink(KafkaSink):
             self._spans.append(span)
             self._bytes += span.size
         self._rows += len(messages)
+        if topic not in self._touched:
+            # Before the messages, so that the number is never too low for the records in the topic.
+            self._transactions[topic] += 1
+            self._touched.add(topic)
         super()._hand_over(topic, messages, span, receipt)
         if self._is_quiet:
             span.pending -= len(messages)
@@ -202,6 +636,7 @@ class TransactionalSink(KafkaSink):
         except KafkaException as error:
             self._break(error.args[0])
         self._is_open, self._opened_at = True, time.monotonic()
+        self._touched.clear()
 
     @property
     def has_uncommitted(self) -> bool:
@@ -372,7 +807,10 @@ class TransactionalSink(KafkaSink):
         return self._outage if len(self._producer) or self._commit is not None else None
 
     def exactly_once(self) -> ExactlyOnceStatus:
-        return self._commits.told(self.identity, self.topic)
+        return self._commits.status(self.identity, self.topic)
+
+    def transactions(self, topic: str) -> int:
+        return self._transactions[topic]
 
     # -- failures ------------------------------------------------------------------------------------------
 

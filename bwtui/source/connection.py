@@ -16,10 +16,9 @@ from bwtui.errors import AuthenticationFailed, BwtuiError, ConnectionFailed, Ref
 from bwtui.model.sql import quote_identifier
 from bwtui.pgoutput.transcode import Decode
 from bwtui.source.encoding import decoder
-from bwtui.source.failover.hosts import describe, effective, with_defaults
-from bwtui.source.failover.libpq_output import libpq_output_logged
-from bwtui.source.sql_hints import format_sql
-from bwtui.source.sqlstate_hints import hint_for
+from bwtui.source.hosts import describe, effective, with_defaults
+from bwtui.source.libpq_output import libpq_output_logged
+from bwtui.source.sql_hints import format_sql, hint_for
 
 #: Settings that decide the text form of values, and timeouts that would abort a long snapshot.
 PINNED = {
@@ -36,7 +35,7 @@ PINNED = {
     "idle_in_transaction_session_timeout": "0",
     "quote_all_identifiers": "off",
     "search_path": "",
-    # PostgreSQL reports in a warning that it leaves out changes, see `bwtui.source.raw.stream`.
+    # PostgreSQL reports in a warning that it leaves out changes, see `bwtui.source.raw_stream`.
     "client_min_messages": "warning",
 }
 #: Timeouts of newer versions, pinned if the server has them: a session may be idle during a long snapshot.
@@ -61,12 +60,20 @@ _MALFORMED = re.compile(
     r"invalid (?:integer value|port number|[a-z_]+ value)\b|could not match \d+ (?:port numbers|host names)"
 )
 
+#: libpq's message for a service that no service file defines.
+_NO_SERVICE = re.compile(r'definition of service "([^"]*)" not found')
 #: The messages of PgBouncer and of poolers modelled on it.
 _POOLER = re.compile(
     r"unsupported startup parameter(?: in options)?: replication\b|replication .*not supported"
 )
 
 Connection = psycopg2.extensions.connection
+
+#: The end of the WAL in SQL, as text: written on a primary, replayed on a standby.
+CURRENT_LSN = (
+    "(case when pg_catalog.pg_is_in_recovery() then pg_catalog.pg_last_wal_replay_lsn()"
+    " else pg_catalog.pg_current_wal_lsn() end)::text"
+)
 
 
 class _LoggedCursor(psycopg2.extensions.cursor):
@@ -157,7 +164,7 @@ def connection_failed(message: str, info: str = "") -> ConnectionFailed:
     ``info`` is the connection string that was tried, if no session was ever open. Raises BwtuiError if the
     connection string itself is invalid, since then no connection was tried.
     """
-    plain = " ".join(message.split())
+    plain = _one_line(message)
     kind: type[ConnectionFailed] = AuthenticationFailed
     if _MALFORMED.match(plain):
         raise BwtuiError(f"libpq rejects the connection string: {plain}", "check -d/--postgres")
@@ -183,8 +190,16 @@ def connection_failed(message: str, info: str = "") -> ConnectionFailed:
     return kind(f"can't connect to PostgreSQL: {plain}", hint)
 
 
+def _one_line(message: str) -> str:
+    """Return libpq's message as one line: libpq writes a line per address and indents remarks."""
+    lines = re.sub(r"\n\t(.+)", r" (\1)", message).splitlines()
+    return "; ".join(" ".join(line.split()) for line in lines if line.strip())
+
+
 def _hint_while_away(plain: str) -> str:
     """Return a hint for a server that can't be reached, or that accepts no sessions at present."""
+    if service := _NO_SERVICE.search(plain):
+        return f"define [{service[1]}] in ~/.pg_service.conf, or set PGSERVICEFILE"
     if _NO_PRIMARY.search(plain):
         return "no host of -d/--postgres is a primary: promote a standby, or set target_session_attrs=any"
     if _FULL.search(plain):

@@ -59,17 +59,17 @@ _AT_ONCE = 10_000
 _decoders: dict[tuple[str, str], Decode] = {}
 
 
-def decoder(encoding: str, server_version: str, ask: Ask) -> Decode | None:
+def decoder(encoding: str, server_version: str, run: Ask) -> Decode | None:
     """Return a converter from the database's encoding to UTF-8, or None if its text is taken unchanged.
 
-    ``ask`` runs a statement and returns its rows. The result is cached by encoding and server version.
+    ``run`` runs a statement and returns its rows. The result is cached by encoding and server version.
     """
     if encoding in _TAKEN_AS_THEY_ARE:
         return None
     decode = _decoders.get((encoding, server_version))
     if decode is None:
-        ask(_ASK_SQL.format(encoding=encoding))
-        pairs = [pair.split() for pair in ask(_TAKE_SQL)[0][0].split(",") if pair]
+        run(_ASK_SQL.format(encoding=encoding))
+        pairs = [pair.split() for pair in run(_TAKE_SQL)[0][0].split(",") if pair]
         table = {bytes.fromhex(raw): bytes.fromhex(text).decode() for raw, text in pairs}
         decode = _decoders[encoding, server_version] = _of_table(table)
     return decode

@@ -7,16 +7,19 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import psycopg2
 
 from bwtui.errors import BwtuiError
 from bwtui.model.events import event
 from bwtui.model.number_format import duration
-from bwtui.source.connection import Connection, execute, query, statement_failed
-from bwtui.source.failover.stream_server import StreamServer
-from bwtui.source.slot import CURRENT_LSN, slot_state
+from bwtui.model.service_views import LongRunningTransaction, SlotEntry, Slots, Standby
+from bwtui.model.sql import quote_identifier
+from bwtui.source.connection import CURRENT_LSN, Connection, execute, query, statement_failed
+from bwtui.source.raw_stream import StreamServer
+from bwtui.source.slot import slot_state
+from bwtui.source.sql_hints import format_sql
 
 _log = logging.getLogger(__name__)
 _PAUSE_SECONDS = 1.0
@@ -82,11 +85,13 @@ class Lag:
     time: float = 0.0
     #: The same moment by ``time.monotonic``, and how far the server's clock was ahead of the local one
     #: (seconds).
-    looked_at: float = 0.0
+    sampled_at: float = 0.0
     clock_ahead: float = 0.0
     server_lsn: int = 0
     restart_lsn: int = 0
     wal_status: str = ""
+    #: True if the slot ends with the session that takes the first snapshot.
+    is_temporary: bool = False
     safe_wal_bytes: int | None = None
     retained_bytes: int = 0
     spill_bytes: int | None = None
@@ -142,12 +147,12 @@ class LagSampler:
         self._on_tick = on_tick
         self._history: deque[tuple[float, int]] = deque(maxlen=_KEPT)
         self._written: deque[tuple[float, int]] = deque()
-        self.asking = PendingQuery()
+        self.pending = PendingQuery()
         #: Why the last attempt to sample failed, or "".
         self.failure = ""
         self._begun = time.monotonic()
         #: Whether to query who holds the locks that bwtui's sessions wait for.
-        self.asks_for_blockers = False
+        self.reads_blockers = False
         self._stop = threading.Event()
         self._soon = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lag", daemon=True)
@@ -161,7 +166,7 @@ class LagSampler:
     @property
     def age(self) -> float:
         """Age of the last sample, or the time since the start if there is none (seconds)."""
-        return time.monotonic() - (self.lag.looked_at or self._begun)
+        return time.monotonic() - (self.lag.sampled_at or self._begun)
 
     def stop(self) -> None:
         """Stop, and wait for the threads."""
@@ -211,10 +216,10 @@ class LagSampler:
                 if connection is None:
                     epoch = self._server.epoch
                     # An earlier query counts as unanswered until a server answers.
-                    self.asking = PendingQuery(self.asking.since or time.monotonic(), is_long=True)
+                    self.pending = PendingQuery(self.pending.since or time.monotonic(), is_long=True)
                     connection = self._server.connect()
-                self._look(connection)
-                self.asking, self.failure = PendingQuery(), ""
+                self._sample(connection)
+                self.pending, self.failure = PendingQuery(), ""
             except (psycopg2.Error, BwtuiError) as error:
                 if connection is not None:
                     connection.close()
@@ -223,7 +228,7 @@ class LagSampler:
                 self.failure = plain.message
                 if not _SILENT.search(self.failure):
                     # The server has answered, although it rejects the session.
-                    self.asking = PendingQuery()
+                    self.pending = PendingQuery()
                 self._stop.wait(_PAUSE_SECONDS)
         if connection is not None:
             connection.close()
@@ -266,35 +271,36 @@ class LagSampler:
         self._soon.clear()
         return not self._stop.is_set()
 
-    def _ask(self, *, is_long: bool = False) -> None:
+    def _begin_query(self, *, is_long: bool = False) -> None:
         """Record that the previous query was answered, and that the next one begins."""
-        self.asking = PendingQuery(time.monotonic(), is_long)
+        self.pending = PendingQuery(time.monotonic(), is_long)
 
     def _query(self, connection: Connection, sql: str, *args: Any) -> list[tuple[Any, ...]]:
-        self._ask()
+        self._begin_query()
         return query(connection, sql, *args)
 
-    def _look(self, connection: Connection) -> None:
+    def _sample(self, connection: Connection) -> None:
         name = self._slot()
-        self._ask()
+        self._begin_query()
         state = slot_state(connection, name)
         if state is None:
             sql = f"select ({CURRENT_LSN}::pg_lsn - '0/0')::bigint, pg_catalog.pg_is_in_recovery()"
             [(server, in_recovery)] = self._query(connection, sql)
-            look = Lag(time.time(), time.monotonic(), server_lsn=int(server), in_recovery=in_recovery)
-            self._keep(look, connection)
+            lag = Lag(time.time(), time.monotonic(), server_lsn=int(server), in_recovery=in_recovery)
+            self._keep(lag, connection)
             return
         [(clock, spill, in_recovery)] = self._query(connection, _SPILL_SQL, name)
         ahead = clock - time.time()
         sender = self._query(connection, _SENDER_SQL, state.active_pid) if state.active_pid else []
         kind, event, sent = sender[0] if sender else (None, None, None)
-        look = Lag(
+        lag = Lag(
             time=time.time(),
-            looked_at=time.monotonic(),
+            sampled_at=time.monotonic(),
             clock_ahead=ahead,
             server_lsn=state.server_lsn,
             restart_lsn=state.restart_lsn,
             wal_status=state.wal_status or "",
+            is_temporary=state.temporary,
             safe_wal_bytes=state.safe_wal_bytes,
             retained_bytes=max(0, state.server_lsn - state.restart_lsn) if state.restart_lsn else 0,
             spill_bytes=None if spill is None else int(spill),
@@ -303,17 +309,126 @@ class LagSampler:
             sent_lsn=None if sent is None else int(sent),
             in_recovery=in_recovery,
         )
-        self._keep(look, connection)
+        self._keep(lag, connection)
 
-    def _keep(self, look: Lag, connection: Connection) -> None:
-        self.lag = replace(look, blockers=self._blockers(connection))
+    def _keep(self, lag: Lag, connection: Connection) -> None:
+        self.lag = replace(lag, blockers=self._blockers(connection))
         # Not the wall clock, which may be set: the rate would be wrong.
-        self._history.append((look.looked_at, look.server_lsn))
-        self._written.append((look.looked_at, look.server_lsn))
-        while look.looked_at - self._written[0][0] > _RATE_SECONDS:
+        self._history.append((lag.sampled_at, lag.server_lsn))
+        self._written.append((lag.sampled_at, lag.server_lsn))
+        while lag.sampled_at - self._written[0][0] > _RATE_SECONDS:
             self._written.popleft()
 
     def _blockers(self, connection: Connection) -> tuple[Blocker, ...]:
-        if not (self.asks_for_blockers or self._is_waiting):
+        if not (self.reads_blockers or self._is_waiting):
             return ()
         return tuple(Blocker(*row) for row in self._query(connection, _BLOCKERS_SQL))
+
+
+# Find what retains WAL on a server: its slots, long-open transactions, and standbys.
+
+T = TypeVar("T", SlotEntry, LongRunningTransaction)
+
+#: Minimum age of the transactions that are shown (seconds), and their maximum number.
+LONG_SECONDS = 5
+_MOST = 100
+#: Columns that exist since PostgreSQL 17.
+_SINCE_17 = """extract(epoch from pg_catalog.clock_timestamp() - s.inactive_since)::float8,
+       s.invalidation_reason"""
+_BEFORE_17 = "null::float8, null::text"
+_SLOTS_SQL = f"""
+select s.slot_name::text, s.slot_type, s.plugin::text, s.database::text, s.temporary, s.active, s.active_pid,
+       s.wal_status, s.restart_lsn::text, s.confirmed_flush_lsn::text,
+       pg_catalog.pg_wal_lsn_diff({CURRENT_LSN}::pg_lsn, s.restart_lsn)::bigint, s.safe_wal_size,
+       %s, t.spill_bytes
+  from pg_catalog.pg_replication_slots s
+  left join pg_catalog.pg_stat_replication_slots t on t.slot_name = s.slot_name::text
+ order by s.slot_name
+"""
+# For another role's session, PostgreSQL shows that a transaction writes and its xmin, but neither its age nor
+# its state.
+_SESSIONS_SQL = f"""
+select 'pid ' || a.pid, coalesce(a.usename::text, ''), coalesce(a.datname::text, ''), a.application_name,
+       coalesce(a.state, ''), extract(epoch from pg_catalog.clock_timestamp() - a.xact_start)::float8,
+       a.backend_xid is not null,
+       pg_catalog.age(a.backend_xmin)
+  from pg_catalog.pg_stat_activity a
+ where a.pid <> pg_catalog.pg_backend_pid() and a.backend_type is distinct from 'walsender'
+   and (pg_catalog.clock_timestamp() - a.xact_start > interval '{LONG_SECONDS} s'
+        or a.xact_start is null and a.backend_type is null
+           and (a.backend_xid is not null or a.backend_xmin is not null))
+ order by a.xact_start nulls last limit {_MOST}
+"""
+_PREPARED_SQL = f"""
+select 'prepared ' || gid, owner::text, database::text, '', 'prepared',
+       extract(epoch from pg_catalog.clock_timestamp() - prepared)::float8, true, pg_catalog.age(transaction)
+  from pg_catalog.pg_prepared_xacts order by prepared limit {_MOST}
+"""
+_STANDBYS_SQL = f"""
+select r.application_name, coalesce(r.client_addr::text, 'local'), coalesce(r.state, ''),
+       coalesce(r.sync_state, ''), s.slot_name::text,
+       pg_catalog.pg_wal_lsn_diff({CURRENT_LSN}::pg_lsn, r.replay_lsn)::bigint,
+       extract(epoch from r.replay_lag)::float8
+  from pg_catalog.pg_stat_replication r
+  left join pg_catalog.pg_replication_slots s on s.active_pid = r.pid
+ where s.slot_type is distinct from 'logical'
+ order by 1, 2
+"""
+_LIMIT_SQL = """select nullif(setting::bigint, -1) * 1024 * 1024 from pg_catalog.pg_settings
+                 where name = 'max_slot_wal_keep_size'"""
+
+
+def list_slots(connection: Connection) -> tuple[SlotEntry, ...]:
+    """Return all slots of the server. Raises psycopg2.Error."""
+    newer = _SINCE_17 if connection.server_version >= 170_000 else _BEFORE_17
+    rows = query(connection, _SLOTS_SQL.replace("%s", newer))
+    return tuple(_since(SlotEntry(*row), "inactive_since") for row in rows)
+
+
+def read_slots(connection: Connection) -> Slots:
+    """Return what retains WAL on the server now; a note reports what the role may not see.
+
+    Raises psycopg2.OperationalError or InterfaceError if the server does not answer.
+    """
+    notes: list[str] = []
+
+    def rows(subject: str, sql: str) -> list[tuple[Any, ...]]:
+        try:
+            return query(connection, sql)
+        except (psycopg2.OperationalError, psycopg2.InterfaceError):
+            raise
+        except psycopg2.Error as error:
+            notes.append(f"{subject} can't be read: {error.diag.message_primary}")
+            return []
+
+    try:
+        slots = list_slots(connection)
+    except psycopg2.ProgrammingError as error:
+        return Slots(time.time(), f"the slots can't be read: {error.diag.message_primary}")
+    transactions = rows("open transactions", _SESSIONS_SQL) + rows("prepared transactions", _PREPARED_SQL)
+    holders = [_since(LongRunningTransaction(*row), "since") for row in transactions]
+    standbys = [Standby(*row) for row in rows("standbys", _STANDBYS_SQL)]
+    masked = sum(holder.since is None for holder in holders) + sum(not standby.state for standby in standbys)
+    if masked:
+        notes.append(_masked(masked, connection.info.user))
+    limit = rows("max_slot_wal_keep_size", _LIMIT_SQL)
+    return Slots(
+        time=time.time(),
+        notes=tuple(notes),
+        keep_limit_bytes=limit[0][0] if limit else None,
+        slots=slots,
+        holders=tuple(holders),
+        standbys=tuple(standbys),
+    )
+
+
+def _since(entry: T, field: str) -> T:
+    """Convert an age from the server into a local time: the two clocks may differ."""
+    age = getattr(entry, field)
+    return entry if age is None else replace(entry, **{field: time.time() - age})
+
+
+def _masked(number: int, role: str) -> str:
+    whose = "a session of another role" if number == 1 else f"{number} sessions of other roles"
+    grant = format_sql(f"GRANT pg_read_all_stats TO {quote_identifier(role)}")
+    return f"PostgreSQL hides details of {whose} from this role; to show them, run: {grant}"

@@ -10,15 +10,111 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bwtui.errors import RefusedError
-from bwtui.model.sql import quote_identifier
+from bwtui.model.sql import quote_identifier, quote_qualified
 from bwtui.settings import RelaySettings
-from bwtui.source import publication, rights
+from bwtui.source import publication
 from bwtui.source.catalog import TableFilter, TableInfo, find_named, list_tables
 from bwtui.source.connection import Connection, query
 from bwtui.source.publication import PublishedTable
 from bwtui.source.replica_identity import check_published, unkeyed_refusal
-from bwtui.source.slot import PLUGIN, SlotState, check_readable, reserve, slot_state
+from bwtui.source.slot import HEAL, PLUGIN, SlotState, check_readable, reserve, slot_state
 from bwtui.source.sql_hints import format_sql
+
+# Check the rights that a relay's role needs, and suggest the statements that grant them.
+
+# On Amazon RDS, membership in a role grants the right to replicate, not the attribute.
+_ROLE_SQL = """
+select r.rolname, r.rolsuper or r.rolreplication or exists (
+         select from pg_catalog.pg_roles m
+          where m.rolname = 'rds_replication' and pg_catalog.pg_has_role(r.oid, m.oid, 'member'))
+  from pg_catalog.pg_roles r where r.rolname = current_user
+"""
+_CREATE_SQL = """
+select current_user, current_database(), pg_catalog.pg_is_in_recovery(),
+       pg_catalog.has_database_privilege(current_database(), 'create'),
+       exists (select from pg_catalog.pg_publication where pubname = %s)
+"""
+#: For each table: whether the role may use its schema, whether rows are hidden, and the unreadable columns.
+_READ_SQL = """
+select n.nspname, c.relname, pg_catalog.has_schema_privilege(n.oid, 'usage'),
+       pg_catalog.row_security_active(c.oid),
+       array(select a.attname::text from pg_catalog.pg_attribute a
+              where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
+                and (a.attgenerated = '' or {generated})
+                and not pg_catalog.has_column_privilege(c.oid, a.attnum, 'select'))
+  from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+ where c.oid = any(%s) order by 1, 2
+"""
+
+
+def check_replicate(connection: Connection) -> str:
+    """Return the role's name. Raises RefusedError if it may not replicate."""
+    role, allowed = query(connection, _ROLE_SQL)[0]
+    if not allowed:
+        raise RefusedError(
+            f"role {role} lacks the REPLICATION privilege",
+            f"let a superuser run: {format_sql(f'ALTER ROLE {quote_identifier(role)} REPLICATION')}",
+        )
+    return str(role)
+
+
+def check_create(connection: Connection, name: str, tables: Sequence[TableInfo]) -> str:
+    """Return a note that both publications will be created. Raises RefusedError if they can't be."""
+    companion = publication.unkeyed_name(name)
+    ((role, database, in_recovery, may_create, stands_alone),) = query(connection, _CREATE_SQL, companion)
+    if stands_alone:
+        message = f"publication {companion} exists, but {name} does not"
+        raise RefusedError(message, publication.drop_companion_hint(name))
+    statements = format_sql(*publication.create_statements(name, tables))
+    if in_recovery:
+        message = f"the server is a standby, and publication {name} does not exist"
+        raise RefusedError(message, f"run on the primary: {statements}")
+    lacking = [] if may_create else [f"lacks the CREATE privilege on database {database}"]
+    # A superuser owns them all.
+    if unowned := [table.qualified_name for table in tables if not table.owned]:
+        lacking.append(f"does not own {', '.join(unowned)}")
+    if lacking:
+        message = f"role {role} can't create publication {name}: it {' and '.join(lacking)}"
+        raise RefusedError(message, f"let a superuser run: {statements}")
+    return f"{name} and {companion} will be created"
+
+
+def check_read(
+    connection: Connection, tables: Sequence[TableInfo], published: Sequence[PublishedTable]
+) -> str:
+    """Return the number of tables, in words. Raises RefusedError if a snapshot could not read one of them."""
+    columns = {(table.namespace, table.name): table.columns for table in published}
+    closed: dict[str, None] = {}
+    hidden: list[tuple[str, str]] = []
+    rows_hidden = []
+    listable = connection.server_version >= 180000 and published
+    sql = _READ_SQL.format(generated="true" if listable else "false")
+    for namespace, name, is_open, hides_rows, unreadable in query(connection, sql, [t.oid for t in tables]):
+        chosen = columns.get((namespace, name))
+        if not is_open:
+            closed[namespace] = None
+        if any(chosen is None or column in chosen for column in unreadable):
+            hidden.append((namespace, name))
+        if hides_rows:
+            rows_hidden.append(f"{namespace}.{name}")
+    role = query(connection, "select current_user")[0][0]
+    grantee = quote_identifier(role)
+    granted = [f"GRANT USAGE ON SCHEMA {quote_identifier(schema)} TO {grantee}" for schema in closed]
+    if hidden:
+        listed = ", ".join(quote_qualified(*table) for table in hidden)
+        granted.append(f"GRANT SELECT ON {listed} TO {grantee}")
+    if granted:
+        names = [f"schema {schema}" for schema in closed] + [".".join(table) for table in hidden]
+        raise RefusedError(
+            f"role {role} can't read {', '.join(names)}", f"let the owner run: {format_sql(*granted)}"
+        )
+    if rows_hidden:
+        raise RefusedError(
+            f"row-level security hides rows of {', '.join(rows_hidden)} from role {role}",
+            f"let a superuser run: {format_sql(f'ALTER ROLE {grantee} BYPASSRLS')}",
+        )
+    return f"{len(tables)} tables"
+
 
 MINIMUM_VERSION = 140_000
 #: Wait for a slot that stays active after its relay was killed, until the server notices the closed
@@ -64,6 +160,9 @@ def inspect(connection: Connection, settings: RelaySettings, on_wait: OnWait) ->
     """
     for check in server_checks(connection, settings):
         check.run()
+        if check.name == "slot":
+            # The relay that uses it may have a different publication: the later checks would report that.
+            wait_for_release(lambda: slot_state(connection, settings.slot), on_wait)
     slot = wait_for_release(lambda: slot_state(connection, settings.slot), on_wait)
     version, identifier, database = _identity(connection)
     publications = publication.existing(connection, settings.publication_name)
@@ -77,7 +176,7 @@ def server_checks(connection: Connection, settings: RelaySettings) -> Sequence[C
     return (
         Check("server version", lambda: _check_version(connection)),
         Check("wal_level", lambda: _check_wal_level(connection)),
-        Check("replication privilege", lambda: rights.check_replicate(connection)),
+        Check("replication privilege", lambda: check_replicate(connection)),
         Check("slot", lambda: _check_slot(connection, settings)),
         Check("tables are keyed", lambda: _check_keys(connection, settings)),
         Check("keys are published", lambda: _check_published(connection, settings)),
@@ -88,7 +187,7 @@ def server_checks(connection: Connection, settings: RelaySettings) -> Sequence[C
     )
 
 
-def wait_for_release(look: Callable[[], SlotState | None], on_wait: OnWait) -> SlotState | None:
+def wait_for_release(read_slot: Callable[[], SlotState | None], on_wait: OnWait) -> SlotState | None:
     """Poll the slot until no session uses it. Raises RefusedError if one keeps using it.
 
     ``on_wait`` is called between two polls with a description of what is being waited for, and may raise.
@@ -97,13 +196,13 @@ def wait_for_release(look: Callable[[], SlotState | None], on_wait: OnWait) -> S
 
     def held() -> Obstacle | None:
         nonlocal slot
-        slot = look()
+        slot = read_slot()
         if slot is None or not slot.active:
             return None
         return (
-            f"waiting for slot {slot.name}, which is active for the server's process {slot.active_pid}",
+            f"waiting for slot {slot.name}, which is in use by server process {slot.active_pid}",
             RefusedError(
-                f"slot {slot.name} is already active, for the server's process {slot.active_pid}",
+                f"slot {slot.name} is in use by server process {slot.active_pid}",
                 "stop the other consumer, or choose a different slot with -s/--slot",
             ),
         )
@@ -113,7 +212,7 @@ def wait_for_release(look: Callable[[], SlotState | None], on_wait: OnWait) -> S
 
 
 def wait_while(
-    look: Callable[[], Obstacle | None], on_wait: OnWait, pause: Callable[[float], None] = time.sleep
+    find_obstacle: Callable[[], Obstacle | None], on_wait: OnWait, pause: Callable[[float], None] = time.sleep
 ) -> None:
     """Poll until nothing is in the way. Raises the obstacle's error if it stays.
 
@@ -121,7 +220,7 @@ def wait_while(
     may raise.
     """
     deadline = time.monotonic() + _RELEASE_SECONDS
-    while (obstacle := look()) is not None:
+    while (obstacle := find_obstacle()) is not None:
         waiting, refusal = obstacle
         if time.monotonic() > deadline:
             raise refusal
@@ -203,7 +302,7 @@ def _check_slot(connection: Connection, settings: RelaySettings) -> str:
     here = query(connection, "select current_database()")[0][0]
     if slot.database != here:
         raise RefusedError(f"slot {slot.name} belongs to database {slot.database}, not {here}", another)
-    check_readable(slot, connection.server_version)
+    check_readable(slot, connection.server_version, settings.drop_command)
     return "will be resumed"
 
 
@@ -211,7 +310,8 @@ def _check_keys(connection: Connection, settings: RelaySettings) -> str:
     tables = selected_tables(connection, settings)
     unkeyed = [table for table in tables if not table.has_key]
     if unkeyed and not settings.allow_unkeyed:
-        raise unkeyed_refusal(connection, unkeyed)
+        can_exclude = not settings.tables or len(unkeyed) < len(tables)
+        raise unkeyed_refusal(connection, unkeyed, can_exclude=can_exclude)
     return f"{len(tables) - len(unkeyed)} of {len(tables)}"
 
 
@@ -219,7 +319,25 @@ def _check_published(connection: Connection, settings: RelaySettings) -> str:
     published = _published(connection, settings)
     tables = chosen_tables(connection, settings, published)
     check_published(connection, settings, tables, published)
-    return "whole"
+    return "every key column"
+
+
+def publication_again(connection: Connection, settings: RelaySettings) -> str:
+    """Return how to create the user's own missing publication again, for the selected tables."""
+    tables = tuple(filter(TableFilter(settings), list_tables(connection, partitions=False)))
+    statement, _ = publication.create_statements(settings.publication_name, tables)
+    return f"create it again as it was, for example with: {format_sql(statement)}"
+
+
+def _publication_hint(connection: Connection, settings: RelaySettings) -> str:
+    """Return what to do about a slot whose publication is missing."""
+    drop = f"'{settings.drop_command}'"
+    if not settings.owns_publication:
+        again = publication_again(connection, settings)
+        return f"give the slot's publication with --publication, or run {drop}; or {again}"
+    if settings.exactly_once:
+        return f"run {drop}: the next start then creates both and takes a new snapshot"
+    return f"{HEAL} and creates the publication again; or run {drop} for a new snapshot"
 
 
 def _check_publications(connection: Connection, settings: RelaySettings) -> str:
@@ -229,12 +347,12 @@ def _check_publications(connection: Connection, settings: RelaySettings) -> str:
     if slot_state(connection, settings.slot) is not None:
         raise RefusedError(
             f"slot {settings.slot} exists, but its publication {name} does not",
-            "set the slot's publication with --publication, or drop the slot with 'bwtui slots drop'",
+            _publication_hint(connection, settings),
         )
     tables = selected_tables(connection, settings)
     if not settings.allow_unkeyed and not all(table.has_key for table in tables):
         return "will be created once every table has a key or is excluded"
-    return rights.check_create(connection, name, tables)
+    return check_create(connection, name, tables)
 
 
 def _check_readable(connection: Connection, settings: RelaySettings) -> str:
@@ -242,7 +360,7 @@ def _check_readable(connection: Connection, settings: RelaySettings) -> str:
         return "not needed: no snapshot will be taken"
     published = _published(connection, settings)
     tables = chosen_tables(connection, settings, published)
-    return rights.check_read(connection, tables, published or ())
+    return check_read(connection, tables, published or ())
 
 
 def _check_room(connection: Connection, settings: RelaySettings) -> str:
@@ -305,9 +423,15 @@ def chosen_tables(
         if matching and not tables and not chosen.is_open:
             raise _unpublished(connection, settings, matching, {".".join(name) for name in names})
     if not tables and not chosen.is_open:
+        if not listed:
+            raise RefusedError(
+                "no table matches --table and --exclude-table: the database has no permanent table",
+                "create the tables, or check the database name in -d/--postgres",
+            )
         raise RefusedError(
             "no table matches --table and --exclude-table",
-            "each regular expression must match schema.table as a whole",
+            "each regular expression must match schema.table, or the name of a table in schema public, as a "
+            "whole",
         )
     return tuple(tables)
 
@@ -329,7 +453,9 @@ def _unpublished(
     are = "tables {} are" if len(names) > 1 else "table {} is"
     problem = f"{are.format(', '.join(names[:_NAMED]) + more)} not in publication {name}"
     if not all(table.has_key for table in matching):
-        return RefusedError(problem, "run 'bwtui doctor' with the same options: it prints the statements")
+        return RefusedError(
+            problem, "see 'tables are captured' in 'bwtui doctor' with the same options for the statements"
+        )
     added = ", ".join(map(publication.table_clause, matching))
     alter = f"ALTER PUBLICATION {quote_identifier(name)} ADD TABLE {added}"
     return RefusedError(problem, f"let the owner run: {format_sql(alter)}")

@@ -148,28 +148,28 @@ def entries(
 ) -> list[PublishedTable]:
     """Return the tables of ``publications``, one entry for each publication that has the table."""
     modern = connection.server_version >= 150000
-    wanted = (None, None) if only is None else only
+    schema_and_name = (None, None) if only is None else only
     sql = _PUBLISHED_SQL.format(
         columns="attnames::text[]" if modern else "null", rowfilter="rowfilter" if modern else "null"
     )
     return [
         PublishedTable(namespace, name, None if columns is None else tuple(columns), row_filter, *operations)
         for namespace, name, columns, row_filter, *operations in query(
-            connection, sql, list(publications), wanted[0], *wanted
+            connection, sql, list(publications), schema_and_name[0], *schema_and_name
         )
     ]
 
 
-def _both(one: PublishedTable, other: PublishedTable) -> PublishedTable:
+def _both(one: PublishedTable, another: PublishedTable) -> PublishedTable:
     either = None
-    if one.row_filter is not None and other.row_filter is not None:
-        either = f"({one.row_filter}) or ({other.row_filter})"
+    if one.row_filter is not None and another.row_filter is not None:
+        either = f"({one.row_filter}) or ({another.row_filter})"
     return replace(
-        other,
+        another,
         row_filter=either,
-        inserts=one.inserts or other.inserts,
-        updates=one.updates or other.updates,
-        deletes=one.deletes or other.deletes,
+        inserts=one.inserts or another.inserts,
+        updates=one.updates or another.updates,
+        deletes=one.deletes or another.deletes,
     )
 
 
@@ -226,8 +226,8 @@ def create_unkeyed_statement(publication: str, tables: Sequence[TableInfo]) -> s
 
 def _create_statement(name: str, tables: Sequence[TableInfo], options: str) -> str:
     target = f" for table {', '.join(map(table_clause, tables))}" if tables else ""
-    made = f"create publication {quote_identifier(name)}{target}"
-    return f"{made} with ({options}publish_via_partition_root = true)"
+    statement = f"create publication {quote_identifier(name)}{target}"
+    return f"{statement} with ({options}publish_via_partition_root = true)"
 
 
 def lacks_identity(table: TableInfo) -> bool:

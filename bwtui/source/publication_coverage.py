@@ -20,7 +20,7 @@ from bwtui.source.sql_hints import exclude_option, format_sql
 
 # Publications of whole schemas exist since PostgreSQL 15.
 _OPEN_SQL = """
-select p.pubname, p.pubupdate or p.pubdelete from pg_catalog.pg_publication p
+select p.pubname, p.pubupdate or p.pubdelete, p.puballtables from pg_catalog.pg_publication p
  where p.pubname = any(%s) and (p.puballtables{schemas}) order by 1
 """
 _LISTED_SQL = """
@@ -51,6 +51,7 @@ _WITHOUT_KEY = "it has no key: add a primary key first"
 _ADDED = "a running relay adds it automatically, unless it was removed from the publication"
 _JOINS = f"{_BARE}, or add it to the publication for inserts"
 _EARLIER = "the relay also sends its earlier rows once you have run: "
+_COMPARES = "the relay compares the table after this step, and sends what differs; "
 _NEW_ONE = "while the relay runs, run the following, then restart the relay once it has caught up: {}"
 _SCHEMAS = " or exists (select from pg_catalog.pg_publication_namespace n where n.pnpubid = p.oid)"
 
@@ -135,13 +136,14 @@ def shortfalls(
         if lacks_identity(table):
             continue
         if (table.namespace, table.name) not in keyed:
-            move = _move(connection, settings.publication_name, table)
-            yield from _in_part(table, entry, f"run: {move}")
+            hint = f"run: {_move(connection, settings.publication_name, table)}"
         elif is_mixed:
-            yield from _in_part(table, entry, instead)
+            hint = instead
         else:
             alter = f"ALTER PUBLICATION {quote_identifier(names[0])} SET (publish = '{_EVERYTHING}')"
-            yield from _in_part(table, entry, f"run: {format_sql(alter)}")
+            hint = f"run: {format_sql(alter)}"
+        compares = has_slot and settings.on_gap == "close"
+        yield from _in_part(table, entry, f"{_COMPARES}{hint}" if compares else hint)
 
 
 def narrowed(
@@ -197,21 +199,22 @@ def _widen(name: str, table: TableInfo, *, has_slot: bool) -> str:
     return f"if that is unintended: {_EARLIER}{whole}" if has_slot else f"if that is unintended, run: {whole}"
 
 
-def _open(connection: Connection, names: Sequence[str]) -> dict[str, bool]:
-    """Return the publications that include future tables, each with whether it publishes updates or
-    deletes.
+def _open(connection: Connection, names: Sequence[str]) -> dict[str, tuple[bool, bool]]:
+    """Return the publications that include future tables, each with whether it publishes updates or deletes,
+    and whether it includes all tables.
     """
     sql = _OPEN_SQL.format(schemas=_SCHEMAS if connection.server_version >= 150000 else "")
-    return dict(query(connection, sql, list(names)))
+    return {name: (updates, everything) for name, updates, everything in query(connection, sql, list(names))}
 
 
-def _of_publications(opened: dict[str, bool], instead: str) -> Iterator[Shortfall]:
+def _of_publications(opened: dict[str, tuple[bool, bool]], instead: str) -> Iterator[Shortfall]:
     """Yield the publications that will block writes to future tables."""
-    for name in (name for name, publishes_updates in opened.items() if publishes_updates):
+    for name, (_, everything) in ((name, one) for name, one in opened.items() if one[0]):
+        which = "" if everything else " of its schemas"
         yield Shortfall(
             f"publication {name}",
             None,
-            "includes all future tables, and publishes updates and deletes: PostgreSQL rejects"
+            f"includes all future tables{which}, and publishes updates and deletes: PostgreSQL rejects"
             " an application's UPDATE and DELETE on tables without a replica identity",
             instead,
         )
@@ -272,8 +275,10 @@ def _missing_tables(
 def _unused_keys(connection: Connection, tables: Sequence[TableInfo]) -> dict[int, UnusedKey]:
     """Return, by oid, why tables without a key do not use the primary key that they have."""
     bare = {table.oid: table for table in tables if not table.has_key}
-    found = {oid: unused_key(connection, bare[oid]) for (oid,) in query(connection, _PRIMARY_SQL, list(bare))}
-    return {oid: unused for oid, unused in found.items() if unused is not None}
+    reasons = {
+        oid: unused_key(connection, bare[oid]) for (oid,) in query(connection, _PRIMARY_SQL, list(bare))
+    }
+    return {oid: unused for oid, unused in reasons.items() if unused is not None}
 
 
 class _PublicationHints:
@@ -301,7 +306,7 @@ class _PublicationHints:
         self._runs = runs
         self._when = _EARLIER if has_slot else "run: "
         self._unkeyed: dict[int, TableInfo] = {}
-        self._made = ""
+        self._statements = ""
         self._unused: dict[int, UnusedKey] = {}
 
     def together(self, tables: Sequence[TableInfo], unused: dict[int, UnusedKey]) -> None:
@@ -312,7 +317,7 @@ class _PublicationHints:
         """
         self._unused = unused
         self._unkeyed = {table.oid: table for table in tables if lacks_identity(table)}
-        self._made = self._make(list(self._unkeyed.values()))
+        self._statements = self._make(list(self._unkeyed.values()))
 
     def hint(self, table: TableInfo) -> str:
         """Return the hint for one table."""
@@ -336,7 +341,7 @@ class _PublicationHints:
             return f"{_JOINS}; {self._when}{_add(self._companion, table)}"
         if self._exists:
             return f"restart the relay once it has caught up with now: it then also reads {self._companion}"
-        return self._made if table.oid in self._unkeyed else self._make([table])
+        return self._statements if table.oid in self._unkeyed else self._make([table])
 
     def _make(self, tables: Sequence[TableInfo]) -> str:
         # One text for all of them: there may be thousands.
@@ -396,6 +401,6 @@ def _in_part(table: TableInfo, entry: PublishedTable, hint: str) -> Iterator[Sho
         table,
         f"has a replica identity, but its {' and '.join(missing)} are not published: "
         "its topic does not follow it",
-        f"only the snapshot of a new slot sends the rows that were not published; {hint}",
+        hint,
         captured=len(missing) < len(operations),
     )

@@ -12,10 +12,17 @@ from bwtui.model.sql import quote_identifier, quote_qualified
 from bwtui.pgoutput.messages import Relation
 from bwtui.settings import RelaySettings
 from bwtui.source import publication
-from bwtui.source.catalog import Attribute, TableFilter, TableInfo, attributes, list_tables
-from bwtui.source.column_history import missing_identity_columns
+from bwtui.source.catalog import (
+    Attribute,
+    TableFilter,
+    TableInfo,
+    attributes,
+    find_table,
+    key_of,
+    list_tables,
+    missing_identity_columns,
+)
 from bwtui.source.connection import Connection, query
-from bwtui.source.key_columns import key_of
 from bwtui.source.publication import PublishedTable
 from bwtui.source.sql_hints import exclude_option, format_sql
 
@@ -120,7 +127,7 @@ def refusal(
     return RefusedError(
         f"the key of table {table} is not published completely, so rows would share a key: "
         f"{plural} {', '.join(missing)} {'are' if len(missing) > 1 else 'is'} missing",
-        "; ".join(_mend(connection, settings, oid, table, missing)),
+        "; ".join(_fixes(connection, settings, oid, table, missing)),
     )
 
 
@@ -176,22 +183,35 @@ def unused_key(connection: Connection, table: TableInfo | Relation) -> UnusedKey
     )
 
 
-def unkeyed_refusal(connection: Connection, tables: Sequence[TableInfo | Relation]) -> RefusedError:
-    """Return the error for ``tables`` without a key, with the statements that give them one."""
+def use_deferrable_key(connection: Connection, namespace: str, name: str) -> str:
+    """Return the statements that make the columns of a deferrable primary key the replica identity."""
+    table = find_table(connection, namespace, name)
+    unused = None if table is None else unused_key(connection, table)
+    return "; ".join(unused.statements) if unused is not None else ""
+
+
+def unkeyed_refusal(
+    connection: Connection, tables: Sequence[TableInfo | Relation], *, can_exclude: bool = True
+) -> RefusedError:
+    """Return the error for ``tables`` without a key, with the statements that give them one.
+
+    Pass ``can_exclude=False`` if these are all the tables that --table selects.
+    """
     names = [table.qualified_name for table in tables]
     unused = {table.qualified_name: unused_key(connection, table) for table in tables}
-    found = [(name, key) for name, key in unused.items() if key is not None]
+    unused_keys = [(name, key) for name, key in unused.items() if key is not None]
     keyless = [name for name, key in unused.items() if key is None]
-    reasons = [f"table {name} {key.says}" for name, key in found]
+    reasons = [f"table {name} {key.says}" for name, key in unused_keys]
     if len(keyless) == 1:
         reasons.insert(0, f"table {keyless[0]} has no primary key and no replica identity index")
     elif keyless:
         without = "tables have no primary key and no replica identity index"
         reasons.insert(0, f"{len(keyless)} {without}: {', '.join(keyless)}")
-    hint = f"exclude with {exclude_option(names)}, or allow with -u"
-    hint = f"add a primary key, {hint}" if keyless else hint
+    ways = ["add a primary key"] if keyless else []
+    ways += [f"exclude with {exclude_option(names)}"] if can_exclude else []
+    hint = ", or ".join(filter(None, [", ".join(ways), "allow with -u"]))
     together: dict[str, tuple[str, ...]] = {}
-    for _, key in found:
+    for _, key in unused_keys:
         together[key.advice] = together.get(key.advice, ()) + key.statements
     # Statements come last, so that they can be pasted.
     ordered = sorted(together.items(), key=lambda one: bool(one[1]))
@@ -228,25 +248,25 @@ def _is_published(members: Sequence[_Membership], now: Sequence[Attribute], attr
     return any(member.publishes(now.index(attribute) + 1, attribute) for member in listing)
 
 
-def _mend(
+def _fixes(
     connection: Connection, settings: RelaySettings, oid: int, table: str, missing: Sequence[str]
 ) -> Iterator[str]:
     now = attributes(connection, oid)
     members = _memberships(connection, settings, oid)
     lacking = [attribute for attribute in now if attribute.name in missing]
-    wanted = [attribute for attribute in lacking if not _is_published(members, now, attribute)]
-    if not wanted:
+    unpublished = [attribute for attribute in lacking if not _is_published(members, now, attribute)]
+    if not unpublished:
         yield "new rows contain it: use --on-error log to write earlier rows to the dead letters"
         yield "or create a new slot with a new snapshot"
         return
-    if any(attribute.generated for attribute in wanted) and connection.server_version < 180000:
+    if any(attribute.generated for attribute in unpublished) and connection.server_version < 180000:
         yield "PostgreSQL publishes generated columns from version 18 on: use a different key"
         yield f"or exclude the table with {exclude_option([table])}"
         return
     if not members:
         tables = list(filter(TableFilter(settings), list_tables(connection)))
-        made = publication.create_statements(settings.publication_name, tables, generated=True)
-        yield f"create the publications first: {format_sql(*made)}"
+        creations = publication.create_statements(settings.publication_name, tables, generated=True)
+        yield f"create the publications first: {format_sql(*creations)}"
         return
     for namespace, name, partitioned in query(connection, _NAME_SQL, oid):
         named = f"{'' if partitioned else 'ONLY '}{quote_qualified(namespace, name)}"
@@ -254,15 +274,15 @@ def _mend(
         for member in members:
             alter = f"ALTER PUBLICATION {quote_identifier(member.publication)}"
             if member.columns is not None:
-                statements += _listed_again(alter, named, member, now, wanted)
-            elif any(attribute.generated for attribute in wanted):
+                statements += _relisting(alter, named, member, now, unpublished)
+            elif any(attribute.generated for attribute in unpublished):
                 statements.append(f"{alter} SET (publish_generated_columns = stored)")
         if statements:
             yield f"run: {format_sql(*statements)}"
 
 
-def _listed_again(
-    alter: str, named: str, member: _Membership, now: Sequence[Attribute], wanted: Sequence[Attribute]
+def _relisting(
+    alter: str, named: str, member: _Membership, now: Sequence[Attribute], added: Sequence[Attribute]
 ) -> tuple[str, str]:
     """Return the statements that list the table again with its whole key.
 
@@ -272,7 +292,7 @@ def _listed_again(
     columns = [
         quote_identifier(attribute.name)
         for number, attribute in enumerate(now, 1)
-        if number in member.columns or attribute in wanted
+        if number in member.columns or attribute in added
     ]
     where = f" WHERE ({member.row_filter})" if member.row_filter else ""
     again = f"{alter} ADD TABLE {named} ({', '.join(columns)}){where}"

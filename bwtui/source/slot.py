@@ -17,18 +17,13 @@ from psycopg2 import errorcodes
 from bwtui.errors import RefusedError, SlotLost
 from bwtui.model.lsn import parse_lsn
 from bwtui.model.sql import quote_identifier, quote_literal
-from bwtui.source.connection import Connection, connection_failed, query, statement_failed
-from bwtui.source.raw.session import ServerError, execute_raw
-from bwtui.source.sql_hints import format_sql
-from bwtui.source.sqlstate_hints import hint_for
+from bwtui.source.connection import CURRENT_LSN, Connection, connection_failed, query, statement_failed
+from bwtui.source.raw_session import ServerError, execute_raw
+from bwtui.source.sql_hints import format_sql, hint_for
 
 PLUGIN = "pgoutput"
 #: The hint for a lost slot.
 HEAL = "add --heal to the same command (connect --heal), which sends what differs from the tables"
-CURRENT_LSN = (
-    "(case when pg_catalog.pg_is_in_recovery() then pg_catalog.pg_last_wal_replay_lsn()"
-    " else pg_catalog.pg_current_wal_lsn() end)::text"
-)
 _TIME_SQL = "select pg_catalog.floor(extract(epoch from pg_catalog.clock_timestamp()) * 1000)::bigint::text"
 _COMMITTED_SQL = """
 select ((case when pg_catalog.pg_is_in_recovery() then pg_catalog.pg_last_wal_replay_lsn()
@@ -141,15 +136,16 @@ def committed_lsn(connection: Connection) -> int:
     return int(query(connection, _COMMITTED_SQL)[0][0])
 
 
-def check_readable(slot: SlotState, server_version: int) -> None:
+def check_readable(slot: SlotState, server_version: int, drop: str) -> None:
     """Check that the relay can read a slot. Raises SlotLost if its WAL was removed, or RefusedError.
 
-    ``server_version`` is libpq's number, such as 180006. A slot with two_phase is refused.
+    ``server_version`` is libpq's number, such as 180006; ``drop`` is the command that drops the slot. A slot
+    with two_phase is refused.
     """
     if slot.wal_status == "lost":
         raise SlotLost(
             f"slot {slot.name} lost the WAL that it needs{_INVALIDATED.get(slot.invalidated or '', '')}",
-            f"{HEAL}; or run 'bwtui slots drop {slot.name}', and start with a new snapshot",
+            f"{HEAL}; or run '{drop}', and start with a new snapshot",
         )
     # Before 15, pgoutput has no two-phase commit, and sends a prepared transaction when it is committed.
     if slot.two_phase and server_version >= 150_000:
@@ -159,7 +155,7 @@ def check_readable(slot: SlotState, server_version: int) -> None:
             "run this in a session with replication=database: "
             + format_sql(f"ALTER_REPLICATION_SLOT {quote_identifier(slot.name)} (TWO_PHASE false)")
             if server_version >= 180_000
-            else f"run 'bwtui slots drop {slot.name}' and start again with a new snapshot",
+            else f"run '{drop}' and start again with a new snapshot",
         )
 
 

@@ -5,6 +5,7 @@ TABLE. Catalog tables also follow the session's snapshot, which pg_publication_t
 and xmin identify its version: a publication that drops a table and adds it again has a new row.
 """
 
+from collections import defaultdict
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -68,6 +69,8 @@ select c.oid, n.nspname, c.relname, format('%%I.%%I', n.nspname, c.relname), c.r
                    else x.indisprimary end), 0),
        (select pg_catalog.json_object_agg(a.attname, a.attnum) from pg_catalog.pg_attribute a
          where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped),
+       (select pg_catalog.json_object_agg(a.attname, a.xmin::text) from pg_catalog.pg_attribute a
+         where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped),
        exists (select from pg_catalog.pg_attribute s
                  join pg_catalog.pg_attribute a on a.attrelid = s.attrelid and a.attnum > 0
                   and a.xmin = s.xmin and a.cmin = s.cmin
@@ -87,13 +90,17 @@ with recursive used (relid, typ) as (
                union all select r.rngsubtype from pg_catalog.pg_range r where r.rngtypid = t.oid
                union all select f.atttypid from pg_catalog.pg_attribute f
                           where f.attrelid = t.typrelid and f.attnum > 0 and not f.attisdropped) part (typ))
-select used.relid, e.oid::text, e.enumlabel from used join pg_catalog.pg_enum e on e.enumtypid = used.typ
+select used.relid, e.oid::text, e.enumlabel, e.xmin::text
+  from used join pg_catalog.pg_enum e on e.enumtypid = used.typ
  union all
-select used.relid, 'type ' || t.oid, string_agg(f.attnum::text, ',' order by f.attnum)
+select used.relid, 'type ' || t.oid,
+       string_agg(f.attnum::text, ',' order by f.attnum) filter (where not f.attisdropped),
+       string_agg(f.xmin::text, ',' order by f.attnum)
   from used join pg_catalog.pg_type t on t.oid = used.typ
-  join pg_catalog.pg_attribute f on f.attrelid = t.typrelid and f.attnum > 0 and not f.attisdropped
+  join pg_catalog.pg_attribute f on f.attrelid = t.typrelid and f.attnum > 0
  group by 1, 2
 """
+FORMER_KEY = "its topic may contain rows under the former key"
 #: The operations of a table that a publication may publish.
 OPERATIONS = ("inserts", "updates", "deletes")
 #: The first part of a table's key: how PostgreSQL identifies its rows (pg_class.relreplident).
@@ -156,6 +163,12 @@ class TableFacts:
     numbers: dict[str, int] = field(default_factory=dict)
     #: If it is itself a partition: `LeafPartition.by_attach` up to the topmost table.
     attached: str = ""
+    #: The versions of its columns by name, and of ``labels`` by oid: they show temporary changes.
+    column_versions: dict[str, str] = field(default_factory=dict)
+    label_versions: dict[str, str] = field(default_factory=dict)
+    #: Why no publication has it, as the rest of a sentence, and the statement that has to come first.
+    outside: str = ""
+    remedy: str = ""
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "TableFacts":
@@ -171,8 +184,7 @@ class TableFacts:
     @property
     def key_columns(self) -> str:
         """The columns that identify a row, formatted for a message."""
-        identity = _IDENTITIES.get(self.key[0], self.key[0])
-        return f"({', '.join(self.columns)})" if self.columns else f"replica identity {identity}"
+        return f"({', '.join(self.columns)})" if self.columns else "none"
 
     @property
     def published(self) -> str:
@@ -197,10 +209,10 @@ class TableFacts:
             yield "was unlogged: the stream lacks the changes from that time"
         elif self.filenode != before.filenode:
             yield "was truncated or rewritten: its topic may contain the former rows"
-        if self.version != before.version:
-            yield "was altered: the stream lacks changes made while it was in a different schema"
+        elif self.version and before.version and self.version != before.version:
+            yield "was altered: the stream lacks changes if it was in a different schema meanwhile"
         if self.key != before.key:
-            yield f"{self._key_instead_of(before)}: its topic may contain rows under the former key"
+            yield f"{self._key_instead_of(before)}: {FORMER_KEY}"
         elif before.index and self.index != before.index:
             yield "temporarily had a different key: its topic may contain rows under that key"
         if again := [
@@ -211,9 +223,15 @@ class TableFacts:
         for name, number in self.numbers.items():
             if (former := names.get(number, name)) != name:
                 yield f"had column {former} renamed to {name}: its topic contains rows with the former name"
+        if altered := [
+            name
+            for name in _altered(self.column_versions, before.column_versions)
+            if self.numbers[name] == before.numbers.get(name)
+        ]:
+            yield f"has column {altered[0]}, which was altered: its topic may have values in the former form"
         if added := [name for name in self.defaulted if name not in before.defaulted]:
             yield f"got column {added[0]} with a default: its topic contains earlier rows without that value"
-        if any(self.labels.get(oid, label) != label for oid, label in before.labels.items()):
+        if _altered(self.labels, before.labels) or _altered(self.label_versions, before.label_versions):
             yield (
                 "uses a type whose labels were renamed, or whose attributes were changed: "
                 "its topic contains values in the former form"
@@ -257,6 +275,10 @@ class TableFacts:
                 yield f"had partition {leaf.name} truncated or rewritten"
             elif now.key != leaf.key:
                 yield f"has a different replica identity in partition {leaf.name}"
+        for oid, leaf in self.leaves.items():
+            # The first file of a table has the number of its oid.
+            if oid not in before.leaves and leaf.filenode not in (0, int(oid)):
+                yield f"got partition {leaf.name}, which had been truncated, rewritten or unlogged"
 
     def gaps(self, operations: str) -> Iterator[tuple[str, str]]:
         """Yield why changes do not reach the stream now, and the statement that helps.
@@ -265,7 +287,8 @@ class TableFacts:
         that was always unlogged has no topic, as PostgreSQL publishes none of its changes.
         """
         if not self.publications:
-            yield "is not in the publication: none of its changes are sent, deletes included", ""
+            outside = "is not in the publication: none of its changes are sent, deletes included"
+            yield self.outside or outside, self.remedy
         if self.persistence == "u":
             if operations:
                 logged = f"ALTER TABLE {self.quoted} SET LOGGED"
@@ -275,7 +298,7 @@ class TableFacts:
         if self.publications and lost:
             alter = f"ALTER PUBLICATION {quote_identifier(next(iter(self.publications)))}"
             widen = f"{alter} SET (publish = 'insert, update, delete, truncate')"
-            yield f"no longer has its {' and '.join(lost)} published", widen
+            yield f"is published without its {' and '.join(lost)}", widen
         for leaf in self.leaves.values():
             if leaf.kind == "f":
                 detach = f"ALTER TABLE {self.quoted} DETACH PARTITION {leaf.quoted}"
@@ -295,6 +318,21 @@ class TableFacts:
                     ),
                     full,
                 )
+
+
+def closed(gap: str, lsn: str) -> str:
+    """Return the reason for a table whose ``gap`` (see `TableFacts.gaps`) lasted until ``lsn``."""
+    state, colon, effect = gap.partition(": ")
+    verb, _, rest = state.partition(" ")
+    past = {"is": "was", "has": "had"}.get(verb)
+    if past is None:
+        return f"{gap}, until {lsn}"
+    return f"{past} {rest} until {lsn}{colon}{effect.replace(' are ', ' were ')}"
+
+
+def _altered(now: dict[str, str], before: dict[str, str]) -> list[str]:
+    """Return the names of what both have, in different versions."""
+    return [name for name, version in before.items() if now.get(name, version) != version]
 
 
 #: Facts by the table's name.
@@ -329,16 +367,19 @@ def _read(connection: Connection, publications: Collection[str], settings: Relay
         if entry.startswith("schema"):
             by_schema.add(int(oid))
     relations = {int(row[0]): row for row in query(connection, _RELATIONS_SQL, list(members))}
-    labels: dict[int, dict[str, str]] = {}
-    for relid, oid, label in query(connection, _LABELS_SQL, list(relations)):
-        labels.setdefault(int(relid), {})[oid] = label
+    labels: dict[int, dict[str, str]] = defaultdict(dict)
+    label_versions: dict[int, dict[str, str]] = defaultdict(dict)
+    for relid, oid, label, version in query(connection, _LABELS_SQL, list(relations)):
+        labels[int(relid)][oid] = label
+        label_versions[int(relid)][oid] = version
     chosen = TableFilter(settings)
     owners = _owners(relations, members, {name for name, (_, via_root, _) in published.items() if via_root})
     facts: Facts = {}
     for owner, leaves in owners.items():
-        _, namespace, name, quoted, _, persistence, filenode, version, _, _, key, _, index, numbers, _ = (
-            relations[owner]
-        )
+        _, namespace, name, quoted, _, persistence, filenode, version, _, _, key, _, index, *more = relations[
+            owner
+        ]
+        numbers, column_versions, _ = more
         line = [owner, *_ancestors(relations, owner)]
         entries = {pub: entry for oid in line for pub, entry in members.get(oid, {}).items()}
         facts[f"{namespace}.{name}"] = TableFacts(
@@ -356,11 +397,13 @@ def _read(connection: Connection, publications: Collection[str], settings: Relay
             version=version if by_schema.intersection(line) else "",
             key=key,
             defaulted=sorted({name for oid in (owner, *leaves) for name in relations[oid][11]}),
-            labels=labels.get(owner, {}),
+            labels=labels[owner],
             leaves={str(oid): _leaf(relations, oid, owner) for oid in leaves},
             index=index,
             numbers=numbers or {},
             attached=_leaf(relations, owner, line[-1]).by_attach,
+            column_versions=column_versions or {},
+            label_versions=label_versions[owner],
         )
     return facts
 
@@ -403,7 +446,7 @@ def _homes(facts: Facts) -> dict[int, _TopicTable]:
 def _leaf(relations: dict[int, tuple[Any, ...]], oid: int, owner: int) -> LeafPartition:
     _, namespace, name, quoted, kind, persistence, filenode, _, _, _, key, *_ = relations[oid]
     line = [oid, *_ancestors(relations, oid)]
-    links = [(relations[one][9], relations[one][14]) for one in line[: line.index(owner)]]
+    links = [(relations[one][9], relations[one][15]) for one in line[: line.index(owner)]]
     attached = " ".join(link for link, _ in links)
     by_attach = " ".join(link for link, is_created in links if not is_created)
     return LeafPartition(f"{namespace}.{name}", quoted, kind, persistence, filenode, key, attached, by_attach)

@@ -16,7 +16,7 @@ from pyspark import TaskContext
 from pyspark.errors import PySparkException
 
 from bwtui import errors
-from bwtui.cycles import look_rarely_in_a_worker
+from bwtui.cycles import collect_rarely_in_worker
 from bwtui.errors import BwtuiError
 
 #: Spark's exceptions; all other exceptions from a job are bwtui's own.
@@ -50,7 +50,7 @@ def in_task(function: Callable[P, Iterator[R]]) -> Callable[P, Iterator[R]]:
     def carried(*args: P.args, **kwargs: P.kwargs) -> Iterator[R]:
         try:
             if TaskContext.get() is not None:
-                look_rarely_in_a_worker()
+                collect_rarely_in_worker()
             yield from function(*args, **kwargs)
         except BwtuiError as error:
             raise TaskFailed(error) from None

@@ -35,11 +35,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from bwtui.kafka.client import Config
-from bwtui.kafka.columns import COLUMNS
-from bwtui.kafka.offsets import Place, Range
-from bwtui.kafka.scan import Isolation
-from bwtui.kafka.split_reader import SplitReadOptions, read_split
-from bwtui.kafka.splits import LARGEST, SMALLEST, Split, split
+from bwtui.kafka.columns import COLUMNS, SplitReadOptions, read_split
+from bwtui.kafka.scan import LARGEST, SMALLEST, Isolation, Place, Range, Split, split
 from bwtui.spark.failure import in_task
 from bwtui.spark.task_secrets import TaskSecret, hand_over
 
@@ -84,7 +81,7 @@ class KafkaReadRequest:
 
     config: TaskSecret[dict[str, Any]]
     splits: tuple[Split, ...]
-    wanted: SplitReadOptions
+    options: SplitReadOptions
 
 
 class KafkaDataSource(DataSource):
@@ -97,7 +94,7 @@ class KafkaDataSource(DataSource):
         return FORMAT
 
     def schema(self) -> str:
-        return ", ".join(f"`{name}` {COLUMNS[name]}" for name in self.request.wanted.columns)
+        return ", ".join(f"`{name}` {COLUMNS[name]}" for name in self.request.options.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return KafkaReader(self.request)
@@ -125,7 +122,7 @@ class KafkaReader(DataSourceReader):
 
     @in_task
     def _read(self, split: Split) -> Iterator[pa.RecordBatch]:
-        yield from read_split(self._request.config.take(), split, self._request.wanted)
+        yield from read_split(self._request.config.take(), split, self._request.options)
 
 
 def _bound(request: KafkaReadRequest) -> type[DataSource]:

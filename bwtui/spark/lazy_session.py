@@ -5,15 +5,36 @@ Larger work gains more from tasks in several processes, and the largest runs on 
 """
 
 import contextlib
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from bwtui.spark.interrupts import as_interrupts
-
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+# Make SIGTERM and SIGHUP end a block as Ctrl-C does.
+
+
+@contextlib.contextmanager
+def as_interrupts() -> Iterator[None]:
+    """Handle SIGTERM, or SIGHUP from a closed terminal, like Ctrl-C: end the block with its cleanup."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handled = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) is signal.SIG_DFL]
+    for number in handled:
+        signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        # Only the main thread may restore handlers; if another one closes the session, the process ends soon.
+        if threading.current_thread() is threading.main_thread():
+            for number in handled:
+                signal.signal(number, signal.SIG_DFL)
+
 
 #: Maximum number of rows for work without Spark: messages of a recording, plus offsets of its topics if read;
 SMALL_ROWS = 4_000_000
@@ -27,12 +48,12 @@ class LazySparkSession:
     """A Spark session that starts when it is first needed, and ends with `closing`."""
 
     def __init__(
-        self, open_session: OpenSession, on_phase: Callable[[str], None], *, is_wanted: bool
+        self, open_session: OpenSession, on_phase: Callable[[str], None], *, is_required: bool
     ) -> None:
-        """Set ``is_wanted`` if the user named a master: then Spark is used for any amount of work."""
+        """Set ``is_required`` if the user named a master: then Spark is used for any amount of work."""
         self._open_session = open_session
         self._on_phase = on_phase
-        self._is_wanted = is_wanted
+        self._is_required = is_required
         self._held = contextlib.ExitStack()
         self._spark: SparkSession | None = None
         #: The engine in use, for reports.
@@ -66,7 +87,7 @@ class LazySparkSession:
         return contextlib.nullcontext(None if is_small else self.spark())
 
     def _is_dispensable(self) -> bool:
-        return self._spark is None and not self._is_wanted
+        return self._spark is None and not self._is_required
 
     def spark(self) -> "SparkSession":
         """Return the session; start it first if necessary. Raises what `spark_session` raises."""

@@ -23,6 +23,11 @@ from pyspark.sql import SparkSession
 from bwtui.errors import RefusedError
 from bwtui.masking import is_secret
 
+#: The hint for a cluster whose executors anyone on its network can connect to.
+AUTHENTICATE_HINT = (
+    "set spark.authenticate and spark.authenticate.secret for the cluster, and for bwtui in "
+    "spark-defaults.conf in the folder SPARK_CONF_DIR"
+)
 T = TypeVar("T")
 
 
@@ -54,8 +59,7 @@ def hand_over(spark: SparkSession, value: T, *settings: Mapping[str, Any]) -> Ta
             raise RefusedError(
                 "this Spark cluster has no spark.authenticate, so Kafka's password would be "
                 "readable by anyone on its network",
-                "set spark.authenticate and spark.authenticate.secret for the cluster, and for bwtui in "
-                "spark-defaults.conf in the folder SPARK_CONF_DIR",
+                AUTHENTICATE_HINT,
             )
         return TaskSecret(value)
     # NamedTemporaryFile is private to the user; the session removes it together with the folder.

@@ -1,53 +1,130 @@
 """The app over a relay: samples the relay, updates the screens, and returns how the user left."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import contextlib
+import os
+import signal
+import threading
+import warnings
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
+from textual import events
 from textual.app import App
 from textual.binding import BindingType
-from textual.command import Provider
+from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.filter import LineFilter
 from textual.screen import Screen
+from textual.widgets import Input
 from textual.worker import Worker
 
+from bwtui import terminal
 from bwtui.console import say
-from bwtui.errors import BwtuiError
+from bwtui.errors import BwtuiError, Interrupted
 from bwtui.escaping import escape, escape_lines
 from bwtui.model.service_views import LookName
 from bwtui.relay.process.control import ControlClient
-from bwtui.tui.action import choose_keys
-from bwtui.tui.actions import why_absent
-from bwtui.tui.audit.kafka_records import SingleRecordReader
+from bwtui.tui.actions import Action, actions, choose_keys, why_absent
+from bwtui.tui.audit.records import SingleRecordReader
 from bwtui.tui.audit.session import AuditSession, RelayAuditSession
-from bwtui.tui.choices.choices import Choices
-from bwtui.tui.choices.themes import cycle
+from bwtui.tui.choices import Choices, cycle
 from bwtui.tui.host import Opener, RecordingHost, ScreenHost, ScreenSelection
-from bwtui.tui.keys import key_for
-from bwtui.tui.palette import ActionProvider
+from bwtui.tui.keys import key_for, key_text
 from bwtui.tui.plain import PrintableFilter
-from bwtui.tui.screens.audit.relay import RelayAuditing
-from bwtui.tui.screens.audit.report import ReportScreen
+from bwtui.tui.screens.audit import ReportScreen
 from bwtui.tui.screens.backfills import BackfillsScreen, ask_to_send
 from bwtui.tui.screens.base import RelayScreen
-from bwtui.tui.screens.changes import ChangesScreen
-from bwtui.tui.screens.commands import CommandsScreen
-from bwtui.tui.screens.consumers import ConsumersScreen
-from bwtui.tui.screens.dead_letters import DeadLettersScreen
+from bwtui.tui.screens.changes import ChangesScreen, TableScreen, TransactionsScreen
 from bwtui.tui.screens.dialogs import Ending, LeaveScreen
-from bwtui.tui.screens.errors import ErrorsScreen
-from bwtui.tui.screens.journey.live import LiveJourney
+from bwtui.tui.screens.errors import DeadLettersScreen, ErrorsScreen
+from bwtui.tui.screens.jobs import JobsApp, RelayAuditing
+from bwtui.tui.screens.journey import LiveJourney
 from bwtui.tui.screens.overview import OverviewScreen
-from bwtui.tui.screens.registry import RegistryScreen
-from bwtui.tui.screens.settings import SettingsScreen
-from bwtui.tui.screens.slots import SlotsScreen
-from bwtui.tui.screens.table import TableScreen
-from bwtui.tui.screens.transactions import TransactionsScreen
-from bwtui.tui.screens.versions import VersionsScreen
+from bwtui.tui.screens.registry import RegistryScreen, VersionsScreen
+from bwtui.tui.screens.services import CommandsScreen, ConsumersScreen, SettingsScreen, SlotsScreen
 from bwtui.tui.state import DataSource, Fleet, Model, RelayModel, ViewSettings
-from bwtui.tui.terminal_session import run_app
 from bwtui.tui.theme import NoColourFilter, named
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+#: Maximum seconds that screens may take to close after a signal.
+_CLOSE_SECONDS = 10.0
+
+
+T = TypeVar("T")
+
+
+def run_app(app: App[T], hint: str) -> T | None:
+    """Run ``app`` until the user leaves, and return its result.
+
+    Raises Interrupted with ``hint`` after a signal.
+    """
+    # A worker created while the screens end may never start; Python would print a warning about it.
+    warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
+    with _closed_by_signals(app) as interrupted:
+        ending = app.run()
+    if interrupted.is_set():
+        raise Interrupted("interrupted", hint)
+    return ending
+
+
+@contextlib.contextmanager
+def _closed_by_signals(app: App[Any]) -> Iterator[threading.Event]:
+    """Close the app on a signal; yield an event that the signal sets."""
+    put_back, interrupted = terminal.restorer(), threading.Event()
+
+    def end() -> None:
+        put_back()
+        os._exit(Interrupted.exit_code)
+
+    last = threading.Timer(_CLOSE_SECONDS, end)
+    last.daemon = True
+
+    def close(*_: object) -> None:
+        if interrupted.is_set() or terminal.is_closed():
+            end()
+        interrupted.set()
+        last.start()
+        with contextlib.suppress(RuntimeError):
+            # Without a running loop the app has ended or not started yet; the timer then ends the process.
+            asyncio.get_running_loop().call_soon_threadsafe(app.exit)
+
+    before = {number: signal.signal(number, close) for number in _SIGNALS}
+    try:
+        yield interrupted
+    finally:
+        last.cancel()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class ActionProvider(Provider):
+    """Offers every action by its label and description."""
+
+    async def discover(self) -> Hits:
+        for action in self._actions():
+            yield DiscoveryHit(_title(action), self._runner(action), help=action.help)
+
+    async def search(self, query: str) -> Hits:
+        matcher = self.matcher(query)
+        for action in self._actions():
+            text = f"{_title(action)} {action.help}"
+            score = matcher.match(text)
+            if score > 0:
+                yield Hit(score, matcher.highlight(_title(action)), self._runner(action), help=action.help)
+
+    def _actions(self) -> list[Action]:
+        assert isinstance(self.app, JobsApp)
+        return actions(self.app.model.kind, readonly=self.app.model.readonly)
+
+    def _runner(self, action: Action) -> Callable[[], object]:
+        namespace = self.screen if action.scope == "screen" else self.focused
+        return partial(self.app.run_action, action.name, namespace)
+
+
+def _title(action: Action) -> str:
+    return f"{action.label}  ({key_text(action)})"
+
 
 #: Seconds between two requests for the sample of changes, which is larger than a status.
 CHANGES_EVERY = 0.5
@@ -100,7 +177,7 @@ class RelayApp(RelayAuditing):
 
     #: The mode to start in, if not the overview.
     first_mode = ""
-    _last_word = PrintableFilter()
+    _printable = PrintableFilter()
     _without_colours = NoColourFilter()
 
     def __init__(
@@ -116,13 +193,15 @@ class RelayApp(RelayAuditing):
         choose_keys(self.session.choices.keys)
         self.audit = audit or RelayAuditSession(model.name)
         self.stopping = False
-        self._asked_changes = self._asked_look = float("-inf")
-        self._asked_status = float("-inf")
+        self._changes_queried = self._view_queried = float("-inf")
+        self._status_queried = float("-inf")
         self._glanced: dict[LookName, float] = {}
         self._painted = float("-inf")
-        self._told: object = None
+        self._painted_state: object = None
         self._sampling: Worker[None] | None = None
         self._leaving: Worker[None] | None = None
+        #: Keys that were typed before their screen was shown.
+        self._typed_ahead: list[events.Key] = []
         for mode, screen in self.MODE_SCREENS.items():
             self.add_mode(mode, partial(screen, self))
         first = self.session.choices.theme or named(self.session.theme)
@@ -139,6 +218,35 @@ class RelayApp(RelayAuditing):
         self.update_classes(classes, update=False)
         self._refresh_truecolor_filter(self.ansi_theme)
         self.stylesheet.set_variables(self.get_css_variables())
+
+    async def on_event(self, event: events.Event) -> None:
+        """Handle a key before the next one, so that the next one goes to what this one opens.
+
+        Textual sends a key through the queues of the focused widget and its parents, and keys that are typed
+        meanwhile after it.
+        """
+        if not isinstance(event, events.Key) or event.is_forwarded:
+            await super().on_event(event)
+        elif self._typed_ahead or not self.screen.stack_updates:
+            self._hold(event)
+        elif isinstance(self.focused, Input) and event.is_printable:
+            self.app_focus = True
+            await self.focused.on_event(event)
+        elif await self._check_bindings(event.key, priority=True) or await self._check_bindings(event.key):
+            self.app_focus = True
+        else:
+            await super().on_event(event)
+
+    def _hold(self, key: events.Key) -> None:
+        """Keep a key until the screen for which it was typed has been shown and has its focus."""
+        if not self._typed_ahead:
+            self.screen.call_later(self.call_later, self._handle_typed_ahead)
+        self._typed_ahead.append(key)
+
+    async def _handle_typed_ahead(self) -> None:
+        keys, self._typed_ahead = self._typed_ahead, []
+        for key in keys:
+            await self.on_event(key)
 
     def delay_update(self, delay: float = SWITCH_SECONDS) -> None:
         """Shorten Textual's delay against flicker: these screens are painted before they are shown."""
@@ -167,8 +275,8 @@ class RelayApp(RelayAuditing):
         """Take a sample if the last one has finished; otherwise repaint, so that ages grow on screen."""
         if self._sampling is None or self._sampling.is_finished:
             now = self.model.clock()
-            if self.model.failure is None or abs(now - self._asked_status) >= RETRY_EVERY:
-                self._asked_status = now
+            if self.model.failure is None or abs(now - self._status_queried) >= RETRY_EVERY:
+                self._status_queried = now
                 # Pass the method, not its coroutine: if the app ended first, Python would warn that the
                 # coroutine was never awaited.
                 self._sampling = self.run_worker(self.sample, exit_on_error=True)
@@ -183,10 +291,10 @@ class RelayApp(RelayAuditing):
         if model.failure is None:
             now = model.clock()
             is_seen = screen is not None and screen.wants_changes
-            if abs(now - self._asked_changes) >= (CHANGES_EVERY if is_seen else CHANGES_ASIDE_EVERY):
-                self._asked_changes = now
+            if abs(now - self._changes_queried) >= (CHANGES_EVERY if is_seen else CHANGES_ASIDE_EVERY):
+                self._changes_queried = now
                 await model.sample_changes()
-            await self._sample_look(screen)
+            await self._sample_view(screen)
             await model.sample_schemas()
         if self._is_worth_painting():
             self.refresh_screens()
@@ -196,33 +304,39 @@ class RelayApp(RelayAuditing):
         """Return whether the relay's condition has changed, or the last painting is old enough."""
         model = self.model
         now, status = model.clock(), model.live.status
-        told: object = (model.link, model.failure)
+        shown: object = (model.link, model.failure)
         if status is not None:
             verdict = status.verdict
-            how = (verdict.condition, verdict.cause, verdict.dependency, verdict.stage, status.exit_code)
-            told = (model.link, model.failure, status.state, status.pid, len(status.errors), *how)
-        if told == self._told and 0 < now - self._painted < PAINT_EVERY:
+            condition = (
+                verdict.condition,
+                verdict.cause,
+                verdict.dependency,
+                verdict.stage,
+                status.exit_code,
+            )
+            shown = (model.link, model.failure, status.state, status.pid, len(status.errors), *condition)
+        if shown == self._painted_state and 0 < now - self._painted < PAINT_EVERY:
             return False
-        self._told, self._painted = told, now
+        self._painted_state, self._painted = shown, now
         return True
 
-    async def _sample_look(self, screen: RelayScreen | None) -> None:
+    async def _sample_view(self, screen: RelayScreen | None) -> None:
         """Poll the service views of the screen; those of other screens are not polled."""
         if screen is None:
             return
         now = self.model.clock()
         every = LOOK_SOON if screen.hurries else LOOK_EVERY
-        if screen.wants_look is not None and abs(now - self._asked_look) >= every:
-            self._asked_look = now
-            await self.model.sample_look(screen.wants_look, screen.look_about())
+        if screen.required_view is not None and abs(now - self._view_queried) >= every:
+            self._view_queried = now
+            await self.model.sample_view(screen.required_view, screen.view_subjects())
         for name in screen.glances:
-            known = self.model.live.looks.get(name)
-            is_fresh = known is not None and now - known.time < 2 * GLANCE_EVERY
+            last = self.model.live.views.get(name)
+            is_fresh = last is not None and now - last.time < 2 * GLANCE_EVERY
             if abs(now - self._glanced.get(name, float("-inf"))) >= (
                 GLANCE_EVERY if is_fresh else LOOK_EVERY
             ):
                 self._glanced[name] = now
-                await self.model.sample_look(name, glance=True)
+                await self.model.sample_view(name, glance=True)
 
     @property
     def front(self) -> RelayScreen | None:
@@ -242,7 +356,7 @@ class RelayApp(RelayAuditing):
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Add filters that check every line before it is written."""
         colours = (self._without_colours,) if self.no_color else ()
-        return (*super().get_line_filters(), self._last_word, *colours)
+        return (*super().get_line_filters(), self._printable, *colours)
 
     def notify(self, message: str, *, title: str = "", **more: Any) -> None:
         """Show a notice; its text is never markup, whatever the caller passes."""
@@ -276,13 +390,13 @@ class RelayApp(RelayAuditing):
         else:
             self.switch_mode(mode)
         # A screen that needs changes or a service view should not wait for the next interval.
-        self._asked_changes = self._asked_look = self._painted = float("-inf")
+        self._changes_queried = self._view_queried = self._painted = float("-inf")
 
     def ask_to_send_table(self, table: str | None) -> None:
         """Ask whether to send all rows of a table again."""
-        ask_to_send(self, self.model.name, table, self.model.picture.status)
+        ask_to_send(self, self.model.name, table, self.model.snapshot.status)
 
-    def look_closer(self, name: str, selection: ScreenSelection) -> None:
+    def open_details(self, name: str, selection: ScreenSelection) -> None:
         """Open a detail screen about the selection, or show why that is impossible."""
         closer = self.OPENERS[name](self, selection)
         if isinstance(closer, str):
@@ -309,11 +423,11 @@ class RelayApp(RelayAuditing):
         if by_escape and fleet != "listed":
             return
         if fleet == "no":
-            text = "This terminal started the relay: 'bwtui attach' in another one shows all that run"
+            text = "This terminal started the relay; in a different one, 'bwtui attach' lists all relays"
             self.notify(text, timeout=4)
         elif self.audit.job is not None:
             running = f"{self.audit.job.title} is still running, and would end"
-            text = f"{running}: {key_for('verify')} shows how far it is"
+            text = f"{running}: {key_for('verify')} shows its progress"
             self.notify(text, severity="warning", timeout=4)
         else:
             self.exit("fleet")
@@ -395,13 +509,13 @@ def run_source(
     app = RelayApp(RelayModel(source), session, audit)
     name = source.name
     ways = f"'bwtui attach {name}' shows it, 'bwtui stop {name}' ends it"
-    ending = run_app(app, f"relay {name} was left as it was: {ways}")
+    ending = run_app(app, f"relay {name} is not affected: {ways}")
     if app.return_code:
         return app.return_code
     if ending == "fleet":
         return None
     status = app.model.live.status
     if ending == "detach":
-        say(f"bwtui: relay {name} runs on: {ways}", err=True)
+        say(f"bwtui: relay {name} is still running: {ways}", err=True)
         return 0
     return status.exit_code or 0 if status is not None else 0

@@ -87,7 +87,7 @@ def of_lag(status: Status) -> Assessment:
     if status.wal_lag_seconds >= LAG_SECONDS or status.wal_lag_bytes >= LAG_BYTES:
         return Assessment("warn", "lagging")
     if status.verdict.stands_still:
-        return Assessment("warn", "stands still")
+        return Assessment("warn", "no progress")
     return Assessment("good", "in time")
 
 
@@ -99,7 +99,7 @@ def is_late(since: float, now: float) -> bool:
 def of_group(group: GroupEntry, now: float) -> Assessment:
     """Judge a consumer group in words."""
     if not group.unread:
-        return Assessment("warn", "not known") if group.uncommitted else Assessment("good", "caught up")
+        return Assessment("warn", "unknown") if group.uncommitted else Assessment("good", "caught up")
     if group.members == 0:
         return Assessment("warn", "not running")
     if group.unread_since is None or is_late(group.unread_since, now):
@@ -124,8 +124,8 @@ def of_slot(slot: SlotEntry) -> Assessment:
     if slot.wal_status == "unreserved":
         return Assessment("bad", "is about to be lost")
     if slot.active:
-        return Assessment("warn", "is far behind") if keeps_much(slot) else Assessment("good", "is read")
-    return Assessment("warn", "nobody reads")
+        return Assessment("warn", "is far behind") if keeps_much(slot) else Assessment("good", "in use")
+    return Assessment("warn", "not in use")
 
 
 def keeps_much(slot: SlotEntry) -> bool:

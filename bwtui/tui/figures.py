@@ -4,29 +4,15 @@ import math
 import time
 from collections.abc import Sequence
 
-from bwtui.model.number_format import count, duration, milliseconds, rate, size
+from bwtui.model.number_format import count as count
+from bwtui.model.number_format import duration as duration
+from bwtui.model.number_format import milliseconds as milliseconds
+from bwtui.model.number_format import rate as rate
+from bwtui.model.number_format import size as size
 
 _BARS = "▁▂▃▄▅▆▇█"
 #: Shown in place of an unknown figure.
 NONE = "–"
-
-__all__ = [
-    "NONE",
-    "bars",
-    "clock",
-    "count",
-    "duration",
-    "gauge",
-    "milliseconds",
-    "moment",
-    "percent",
-    "precise_clock",
-    "rate",
-    "size",
-    "sparkline",
-    "took",
-    "when",
-]
 
 
 def clock(moment: float) -> str:
@@ -39,7 +25,7 @@ def precise_clock(moment: float) -> str:
     return f"{clock(moment)}.{int(moment * 1000) % 1000:03}"
 
 
-def took(seconds: float) -> str:
+def elapsed(seconds: float) -> str:
     """Return how long something took: ``0.31 ms``, ``12.4 ms``, ``3.2 s``, ``3 m 05 s``."""
     return f"{milliseconds(seconds)} ms" if seconds < 0.9995 else duration(seconds)
 
@@ -51,11 +37,11 @@ def moment(seconds: float) -> str:
 
 def when(seconds: float, now: float) -> str:
     """Return the local time of day, with the date if it is not today's; both arguments are Unix seconds."""
-    told, today = moment(seconds), moment(now)
-    return clock(seconds) if told[:10] == today[:10] else told
+    text, today = moment(seconds), moment(now)
+    return clock(seconds) if text[:10] == today[:10] else text
 
 
-def left(seconds: float | None) -> str:
+def remaining(seconds: float | None) -> str:
     """Return the remaining time as ``12 s left``, or an empty string if it is unknown."""
     return "" if seconds is None else f"{duration(seconds)} left"
 
@@ -81,12 +67,12 @@ def ceiling(values: Sequence[float]) -> float:
 
 def sparkline(values: Sequence[float], width: int) -> str:
     """Return the last ``width`` values as bars, right-aligned, scaled to their `ceiling`."""
-    shown = list(values[-width:])
-    top = ceiling(shown)
+    visible = list(values[-width:])
+    top = ceiling(visible)
     if top <= 0:
-        return (_BARS[0] * len(shown)).rjust(width)
+        return (_BARS[0] * len(visible)).rjust(width)
     last = len(_BARS) - 1
-    return "".join(_BARS[round(min(value / top, 1.0) * last)] for value in shown).rjust(width)
+    return "".join(_BARS[round(min(value / top, 1.0) * last)] for value in visible).rjust(width)
 
 
 def bars(values: Sequence[float], height: int) -> list[str]:

@@ -7,7 +7,7 @@ from textual.screen import Screen
 
 from bwtui.model.status import ChangeSample
 from bwtui.recording.change import Change
-from bwtui.recording.reading.explain import RowKey
+from bwtui.recording.explain import RowKey
 from bwtui.tui.audit.session import AuditSession
 from bwtui.tui.playback import Command, RecordingSource, Then
 from bwtui.tui.state import Model
@@ -63,7 +63,7 @@ class ScreenHost(Protocol):
     def next_theme(self) -> None:
         """Switch to the next theme."""
 
-    def look_closer(self, name: str, selection: ScreenSelection) -> None:
+    def open_details(self, name: str, selection: ScreenSelection) -> None:
         """Open a detail screen about the selection by its name, or show why that is impossible."""
 
     def ask_to_verify(self) -> None:

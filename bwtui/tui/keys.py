@@ -6,8 +6,7 @@ from textual.binding import Binding
 from textual.dom import DOMNode
 from textual.keys import key_to_character
 
-from bwtui.tui.action import GROUPS, Action, Scope, has_chosen_keys
-from bwtui.tui.actions import ACTIONS
+from bwtui.tui.actions import ACTIONS, GROUPS, Action, Scope, has_chosen_keys
 
 #: Names in bwtui.toml of the actions that have an unclear name in the code.
 _NAMES = {
@@ -118,39 +117,35 @@ def rebind(node: DOMNode, scope: Scope, only: str = "") -> None:
     bound = node._bindings.key_to_bindings
     for key in (key for action in ACTIONS if action.scope == scope for key in action.default_keys):
         bound.pop(key, None)
-    chosen = [binding for binding in bindings(scope) if only in ("", binding.action)]
-    for binding in chosen:
+    selected = [binding for binding in bindings(scope) if only in ("", binding.action)]
+    for binding in selected:
         bound[binding.key] = []
-    for binding in chosen:
+    for binding in selected:
         bound[binding.key].append(binding)
 
 
 _DOCS_OF_KEYS = (
+    "# Keys",
     "",
-    "To change keys, use the names in the last column in `bwtui.toml` (`./` or the user's config folder):",
+    "`?` lists the keys of the current screen. To change keys, use the names in the last column in",
+    "`bwtui.toml`:",
     "",
     "```toml",
     "[keys]",
     'pause = "p"',
     'down = ["down", "ctrl+n"]',
-    'show-changes = "f2"',
     "```",
     "",
-    "They replace the action's default keys, in footer, help, and palette too. A key is a character (`?`,",
-    "`G`), or one of `space`, `enter`, `esc`, `tab`, `up`, `down`, `left`, `right`, `pageup`, `pagedown`,",
-    "`home`, `end`, `insert`, `delete`, `backspace`, `f1` to `f12`; `ctrl+` precedes a letter or a name,",
-    "`shift+` a name. `bwtui config validate` reports unknown names and keys with two meanings in one place.",
+    "They replace the default keys. A key is a character (`?`, `G`), or one of `space`, `enter`, `esc`,",
+    "`tab`, `up`, `down`, `left`, `right`, `pageup`, `pagedown`, `home`, `end`, `insert`, `delete`,",
+    "`backspace`, `f1` to `f12`; `ctrl+` precedes a letter or a name, `shift+` a name.",
+    "`bwtui config validate` reports mistakes.",
 )
 
 
 def docs_table() -> str:
     """Return docs/keys.md."""
-    lines = [
-        "# Keys",
-        "",
-        "Generated from `bwtui/tui/actions.py` by `docs/screenshots/make.py`.",
-        *_DOCS_OF_KEYS,
-    ]
+    lines = list(_DOCS_OF_KEYS)
     for group in GROUPS:
         title = "In a recording" if group == "Recording" else group
         lines += ["", f"## {title}", "", "| Key | Does | Name |", "|---|---|---|"]

@@ -24,7 +24,7 @@ from bwtui.escaping import escape, escape_lines, is_plain
 LIMIT = 8_192
 
 
-def seen(text: str, show: Callable[[str], str] = escape) -> str:
+def printable(text: str, show: Callable[[str], str] = escape) -> str:
     """Return the printable form of ``text`` in one line; only spaces and line breaks stay unchanged."""
     if text.isspace() and not text.strip("\n "):
         return text
@@ -42,7 +42,7 @@ def block(text: str, indent: int = 0) -> PrintableText:
 
     The lines of a value are thus aligned, and none of them can pass for a label in the column before.
     """
-    return PrintableText(seen(text, escape_lines).replace("\n", "\n" + " " * indent))
+    return PrintableText(printable(text, escape_lines).replace("\n", "\n" + " " * indent))
 
 
 def fitted(text: str, width: int) -> str:
@@ -79,28 +79,28 @@ else:
         """A rich text that shows its content literally."""
 
         def __init__(self, text: str = "", *rest: Any, **more: Any) -> None:
-            super().__init__(text if isinstance(text, PrintableText) else seen(text), *rest, **more)
+            super().__init__(text if isinstance(text, PrintableText) else printable(text), *rest, **more)
 
         def append(self, text: Any, style: Any = None) -> "Text":
             """Append a text literally."""
-            return super().append(_seen_part(text), style)
+            return super().append(_printable_part(text), style)
 
     class Content(textual.content.Content):
         """Textual's text class, which shows its content literally."""
 
         def __init__(self, text: str = "", spans: Any = None, *rest: Any, **more: Any) -> None:
             # A text with spans is already printable.
-            super().__init__(seen(text) if spans is None else text, spans, *rest, **more)
+            super().__init__(printable(text) if spans is None else text, spans, *rest, **more)
 
         @classmethod
         def styled(cls, text: str, *rest: Any, **more: Any) -> textual.content.Content:
             """Return a text, shown literally, in one style."""
-            return super().styled(_seen_part(text), *rest, **more)
+            return super().styled(_printable_part(text), *rest, **more)
 
         @classmethod
         def assemble(cls, *parts: Any, **more: Any) -> textual.content.Content:
             """Return several texts, shown literally, as one."""
-            return super().assemble(*map(_seen_part, parts), **more)
+            return super().assemble(*map(_printable_part, parts), **more)
 
     class Table(rich.table.Table):
         """A table that shows its cells and titles literally."""
@@ -118,10 +118,10 @@ else:
             super().__init__(*map(_as_text, parts), **more)
 
 
-def _seen_part(part: Any) -> Any:
+def _printable_part(part: Any) -> Any:
     if isinstance(part, tuple):
-        return (_seen_part(part[0]), *part[1:])
-    return seen(part) if isinstance(part, str) and not isinstance(part, PrintableText) else part
+        return (_printable_part(part[0]), *part[1:])
+    return printable(part) if isinstance(part, str) and not isinstance(part, PrintableText) else part
 
 
 def _as_text(part: Any) -> Any:

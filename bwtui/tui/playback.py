@@ -1,29 +1,82 @@
-"""A recording as a source of status snapshots, the same as a relay's, as of the player's position.
-
-All reading of the recording runs in threads. One thread plays and creates snapshots; another one runs longer
-queries. Each has its own view, because a view is not safe for use by two threads.
-"""
+"""The data of a recording's sparklines: changes per recorded second, computed a little at a time."""
 
 import asyncio
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from typing import Any, TypeVar
 
 from bwtui.errors import BwtuiError, DamagedRecording
 from bwtui.model.status import Status, TableStatus
 from bwtui.recording.change import Change
-from bwtui.recording.reading.counts import CountCache
-from bwtui.recording.reading.player import Player
-from bwtui.recording.reading.seek_target import MICROS
+from bwtui.recording.playback import MICROS, CountCache, Player, by_table
 from bwtui.recording.view import RecordingView, TableCounts
 from bwtui.tui import assessment
-from bwtui.tui.action import Kind
-from bwtui.tui.recorded_rates import RecordedRates
-from bwtui.tui.state import Link, Model, Playhead, ScreenSnapshot
+from bwtui.tui.actions import Kind
+from bwtui.tui.state import POINTS, Link, Model, Playhead, ScreenSnapshot
+
+#: Maximum seconds of work per snapshot.
+BUDGET = 0.03
+#: Points of a table's sparkline.
+TABLE_POINTS = 60
+#: Seconds over which a table's present rate is averaged.
+WINDOW = 3
+#: Maximum changes per second that are read to count them by table; the counts are scaled up to the others.
+MOST = 3_000
+_KEPT = 4 * TABLE_POINTS
+
+Points = Mapping[str, tuple[float, ...]]
+
+
+class RecordedRates:
+    """Changes per recorded second; missing seconds are added with the next snapshots."""
+
+    def __init__(self, view: RecordingView) -> None:
+        self._view = view
+        #: Second → changes by table.
+        self._rates: OrderedDict[int, dict[str, float]] = OrderedDict()
+        self.complete = False
+
+    def sample(self, now: int) -> tuple[Points, tuple[float, ...], Mapping[str, float]]:
+        """Return the points of every table, the points of all tables together, and the tables' rates."""
+        deadline = time.monotonic() + BUDGET
+        last = now // MICROS - 1
+        first = max(self._view.first_time // MICROS, last - TABLE_POINTS + 1)
+        seconds: list[dict[str, float]] = []
+        self.complete = True
+        for second in range(last, first - 1, -1):
+            if second not in self._rates and seconds and time.monotonic() > deadline:
+                self.complete = False
+                break
+            seconds.append(self._of(second))
+        seconds.reverse()
+        tables = {table for second in seconds for table in second}
+        points = {table: tuple(second.get(table, 0.0) for second in seconds) for table in tables}
+        rates = {table: sum(p[-WINDOW:]) / len(p[-WINDOW:]) for table, p in points.items()}
+        return points, self._totals(last), rates
+
+    def _totals(self, last: int) -> tuple[float, ...]:
+        """Return all changes per second, which follow from positions alone."""
+        view = self._view
+        first = max(view.first_time // MICROS, last - POINTS + 1)
+        places = [view.at_time(second * MICROS) for second in range(first, last + 2)]
+        return tuple(float(b - a) for a, b in pairwise(places))
+
+    def _of(self, second: int) -> dict[str, float]:
+        rates = self._rates.get(second)
+        if rates is None:
+            start, stop = (self._view.at_time(s * MICROS) for s in (second, second + 1))
+            counts, read = by_table(self._view.changes(start, stop), MOST) if stop > start else ({}, 1)
+            rates = {table: number * (stop - start) / read for table, number in counts.items()}
+            self._rates[second] = rates
+            if len(self._rates) > _KEPT:
+                self._rates.popitem(last=False)
+        return rates
+
 
 T = TypeVar("T")
 Command = Callable[[Player], None]
@@ -48,7 +101,7 @@ class RecordingSource:
         self.player = Player(view, clock)
         self._clock = clock
         self._commands: deque[tuple[Command, Then | None]] = deque()
-        self._asked = 0
+        self._last_command = 0
         self._done = 0
         self._seconds = RecordedRates(view)
         self._tally = CountCache(view)
@@ -65,8 +118,8 @@ class RecordingSource:
     def command(self, command: Command, then: Then | None = None) -> int:
         """Queue a command that the player runs before the next snapshot; return the command's number."""
         self._commands.append((command, then))
-        self._asked += 1
-        return self._asked
+        self._last_command += 1
+        return self._last_command
 
     @property
     def waiting(self) -> bool:
@@ -78,7 +131,7 @@ class RecordingSource:
         """True if the next snapshot would equal the last one."""
         return not self.player.playing and not self._commands and self._seconds.complete
 
-    async def picture(self) -> tuple[ScreenSnapshot, list[Callable[[], None]]]:
+    async def next_snapshot(self) -> tuple[ScreenSnapshot, list[Callable[[], None]]]:
         """Carry out the commands, play on, and return the snapshot and the callbacks of the commands.
 
         If the recording is damaged, set ``failure`` and ``damage`` and return the last snapshot.
@@ -135,11 +188,11 @@ class RecordingSource:
 
     def _play_on(self) -> None:
         self.player.advance()
-        shown, now = self._picture.playhead, self._playhead(None)
-        if shown is None or replace(shown, change=None, commands=0) != now or not self._seconds.complete:
+        last, now = self._picture.playhead, self._playhead(None)
+        if last is None or replace(last, change=None, commands=0) != now or not self._seconds.complete:
             self._picture = self._paint()
-        elif shown.commands != self._done:
-            self._picture = replace(self._picture, playhead=replace(shown, commands=self._done))
+        elif last.commands != self._done:
+            self._picture = replace(self._picture, playhead=replace(last, commands=self._done))
 
     def _noted(self, ask: Callable[[], T]) -> T:
         try:
@@ -166,7 +219,7 @@ class RecordingSource:
         view, player = self.view, self.player
         position = player.position
         change = next(view.changes(position - 1, position), None) if position else None
-        rates, delivered, now = self._seconds.look(player.time)
+        rates, delivered, now = self._seconds.sample(player.time)
         status = status_at(view, position, player.time, self._tally.at(position), now)
         earlier = view.status(view.at_time(player.time - _WINDOW * MICROS)) if position else {}
         cpu, wal = _growth(earlier, status)
@@ -203,9 +256,9 @@ class RecordedModel(Model):
 
     async def sample_status(self) -> None:
         """Take the next snapshot; if the recording is damaged, set ``failure`` and keep the last snapshot."""
-        picture, answers = await self._source.picture()
+        snapshot, answers = await self._source.next_snapshot()
         self.failure = self._source.failure
-        self.live = picture
+        self.live = snapshot
         for answer in answers:
             answer()
 
@@ -224,7 +277,7 @@ def status_at(
     if recorded:
         status = Status.from_json({**recorded, "tables": {}, "errors": []})
     else:
-        status = Status("starting", view.name, source.slot, detail="nothing is recorded yet")
+        status = Status("starting", view.name, source.slot, detail="nothing has been recorded yet")
     troubled: dict[str | None, int] = {}
     for entry in errors:
         if not assessment.is_warning(entry):

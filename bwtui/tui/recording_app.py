@@ -6,23 +6,27 @@ from pathlib import Path
 from typing import ClassVar
 
 from bwtui.recording.view import RecordingView
-from bwtui.tui.actions import tabs
-from bwtui.tui.app import RelayApp
-from bwtui.tui.audit.session import RecordingAuditSession
-from bwtui.tui.choices.choices import Choices
+from bwtui.tui.actions import Kind, tabs
+from bwtui.tui.app import RelayApp, run_app
+from bwtui.tui.audit.session import AuditSession, RecordingAuditSession
+from bwtui.tui.choices import Choices
 from bwtui.tui.host import Opener, RecordingHost, ScreenHost
 from bwtui.tui.plain import Text
 from bwtui.tui.playback import Command, RecordedModel, RecordingSource, Then
-from bwtui.tui.screens.audit.forms import AskScreen
-from bwtui.tui.screens.audit.recording import RecordingAuditing
+from bwtui.tui.screens.audit import ReportScreen
 from bwtui.tui.screens.base import RelayScreen
-from bwtui.tui.screens.journey.recorded import RecordedJourney
-from bwtui.tui.screens.recording.changes import RecordedChangesScreen, RecordedTableScreen, TransactionScreen
-from bwtui.tui.screens.recording.rows import AsOfScreen
-from bwtui.tui.screens.recording.transactions import RecordedTransactionsScreen
-from bwtui.tui.state import ViewSettings
-from bwtui.tui.terminal_session import run_app
-from bwtui.tui.widgets.recording.transport import Timeline
+from bwtui.tui.screens.dialogs import AskScreen
+from bwtui.tui.screens.jobs import RecordingAuditing
+from bwtui.tui.screens.journey import RecordedJourney
+from bwtui.tui.screens.recording import (
+    AsOfScreen,
+    RecordedChangesScreen,
+    RecordedTableScreen,
+    RecordedTransactionsScreen,
+    TransactionScreen,
+)
+from bwtui.tui.state import Model, ViewSettings
+from bwtui.tui.widgets.transport import Timeline
 
 #: Seconds after which even a paused recording is repainted, because reports show their age.
 QUIET_FOR = 20.0
@@ -83,7 +87,7 @@ class RecordingApp(RecordingAuditing, RelayApp):
         if not self.source.stands_still or any(not worker.is_finished for worker in self.workers):
             return False
         timeline = self._timeline()
-        return timeline is None or timeline.wanted is None
+        return timeline is None or timeline.buckets_needed is None
 
     async def sample(self) -> None:
         """Take snapshots until every command has been carried out."""
@@ -109,9 +113,9 @@ class RecordingApp(RecordingAuditing, RelayApp):
         if job is None:
             self.exit("quit")
         elif job.child.cancelled:
-            self.notify("It is ending: what it sent becomes durable first", timeout=3)
+            self.notify("It is ending; the messages already sent become durable first", timeout=3)
         else:
-            more = " What it has sent stays, and the same replay goes on from there."
+            more = " Messages already sent stay in their topics, and the same replay continues from there."
             text = f"{job.title} is still running, and ends with the screens."
             content = Text(text + (more if job.title == "Replay" else ""))
             self.push_screen(AskScreen("Leave", content, "End it and leave", careful=True), self._leave_jobs)
@@ -125,8 +129,8 @@ class RecordingApp(RecordingAuditing, RelayApp):
 
     async def _fill_timeline(self) -> None:
         timeline = self._timeline()
-        if timeline is not None and (wanted := timeline.wanted) is not None:
-            timeline.set_buckets(await self.source.timeline(wanted))
+        if timeline is not None and (range_needed := timeline.buckets_needed) is not None:
+            timeline.set_buckets(await self.source.timeline(range_needed))
 
 
 def run_recording(
@@ -150,6 +154,43 @@ def run_recording(
     if app.recording_audit.report is not None:
         app.first_mode = "audit"
     app.recording_audit.remember()
-    run_app(app, "the recording is as it was: 'bwtui open' shows it again")
+    run_app(app, "the recording was not changed; 'bwtui open' opens it again")
     if source.damage is not None:
         raise source.damage
+
+
+class ReportModel(Model):
+    """Samples nothing, because a report never changes."""
+
+    kind: Kind = "report"
+
+
+class ReportApp(RelayApp):
+    """Shows one screen, and the expected and actual message as far as the report and Kafka have them."""
+
+    MODE_SCREENS: ClassVar[Mapping[str, Callable[[ScreenHost], RelayScreen]]] = {"audit": ReportScreen}
+    DEFAULT_MODE = "audit"
+
+    def __init__(
+        self,
+        name: str,
+        audit: AuditSession,
+        clock: Callable[[], float] = time.time,
+        choices: Choices | None = None,
+    ) -> None:
+        is_recorded = audit.report is not None and audit.report.question == "recording"
+        remark = "only the report, without its recording" if is_recorded else "only the report"
+        model = ReportModel(name, clock)
+        super().__init__(model, ViewSettings(rate=1, choices=choices or Choices()), audit)
+        model.remark = remark
+
+    def ask_to_leave(self) -> None:
+        """Leave without a question, because nothing is running."""
+        self.exit("quit")
+
+
+def run_report(name: str, audit: AuditSession, choices: Choices | None = None) -> None:
+    """Show a report until the user leaves."""
+    run_app(
+        ReportApp(name, audit, choices=choices), "the report was not changed; 'bwtui open' opens it again"
+    )

@@ -18,8 +18,8 @@ from bwtui.model.status import ChangeSample, SchemaEntry, Status
 from bwtui.recording.change import Change
 from bwtui.relay.process.control import RelayUnresponsive, RequestRefused
 from bwtui.relay.process.last_status import of_ended
-from bwtui.tui.action import Kind
-from bwtui.tui.choices.choices import Choices
+from bwtui.tui.actions import Kind
+from bwtui.tui.choices import Choices
 
 #: Points in a sparkline, one per second.
 POINTS = 120
@@ -55,7 +55,7 @@ class DataSource(Protocol):
     async def history(self, after: float) -> RelayHistory:
         """Return the part of the last ten minutes after ``after`` (Unix seconds); trends only if it is 0."""
 
-    async def look(self, name: LookName, about: Sequence[str] = (), *, glance: bool = False) -> Look:
+    async def fetch_view(self, name: LookName, about: Sequence[str] = (), *, glance: bool = False) -> Look:
         """Return the relay's cached service view at once, and request a fresh one.
 
         With ``glance`` the relay polls its services less often.
@@ -122,7 +122,7 @@ class ScreenSnapshot:
     changes: tuple[ChangeSample, ...] = ()
     schemas: tuple[SchemaEntry, ...] = ()
     #: The service views that the screens have requested so far, by name.
-    looks: Mapping[LookName, Look] = field(default_factory=dict)
+    views: Mapping[LookName, Look] = field(default_factory=dict)
     #: Set only for a recording.
     playhead: Playhead | None = None
     #: Why the data is old.
@@ -174,10 +174,10 @@ class Model:
         return self.kind == "recording"
 
     @property
-    def picture(self) -> ScreenSnapshot:
+    def snapshot(self) -> ScreenSnapshot:
         """The status snapshot to show, live or frozen; its ``absence`` is set if it is old."""
-        shown, absence = self.paused or self.live, self.absence
-        return replace(shown, absence=absence) if absence else shown
+        snapshot, absence = self.paused or self.live, self.absence
+        return replace(snapshot, absence=absence) if absence else snapshot
 
     @property
     def absence(self) -> Absence:
@@ -213,7 +213,7 @@ class Model:
     async def sample_schemas(self) -> None:
         """Fetch the schemas, unless they come with the snapshot."""
 
-    async def sample_look(self, name: LookName, about: Sequence[str] = (), *, glance: bool = False) -> None:
+    async def sample_view(self, name: LookName, about: Sequence[str] = (), *, glance: bool = False) -> None:
         """Fetch a service view for a screen; only a relay has any."""
 
     async def stop(self) -> None:
@@ -245,7 +245,7 @@ class RelayModel(Model):
         """Ask the relay to stop cleanly. Raises BwtuiError."""
         if self.readonly:
             raise RefusedError(
-                "with --readonly the screens stop no relay", f"'bwtui stop {self.name}' stops it"
+                "with --readonly, the screens can't stop the relay", f"'bwtui stop {self.name}' stops it"
             )
         await self._source.stop()
 
@@ -261,7 +261,7 @@ class RelayModel(Model):
             # A truncated line arrives if an engine dies in the middle of its answer.
             self.failure = BwtuiError(
                 f"the relay's answer can't be read: {type(error).__name__}",
-                "it may have ended, or be another version of bwtui: 'bwtui status' says",
+                "it may have ended, or run a different version of bwtui; see 'bwtui status'",
             )
             return
         self._restart_if_new(status)
@@ -295,11 +295,11 @@ class RelayModel(Model):
 
     def _take_end(self, error: BwtuiError) -> None:
         """Show how the relay ended: its last status has the reason and its errors."""
-        shown = self.live.status
-        if shown is None or isinstance(error, RelayUnresponsive):
+        previous = self.live.status
+        if previous is None or isinstance(error, RelayUnresponsive):
             return
         last = of_ended(self.name)
-        if last is not None and (last.pid, last.started) == (shown.pid, shown.started):
+        if last is not None and (last.pid, last.started) == (previous.pid, previous.started):
             self.live = replace(self.live, status=last)
 
     async def sample_changes(self) -> None:
@@ -326,18 +326,18 @@ class RelayModel(Model):
         self._schema_ids = ids
         self.live = replace(self.live, schemas=tuple(schemas))
 
-    async def sample_look(self, name: LookName, about: Sequence[str] = (), *, glance: bool = False) -> None:
+    async def sample_view(self, name: LookName, about: Sequence[str] = (), *, glance: bool = False) -> None:
         """Fetch a service view for a screen; the configuration only once, as an engine's never changes."""
-        if name == "configuration" and name in self.live.looks:
+        if name == "configuration" and name in self.live.views:
             return
         try:
-            look = await self._source.look(name, about, glance=glance)
+            view = await self._source.fetch_view(name, about, glance=glance)
         except RequestRefused as error:
-            look = LOOKS[name](failure=f"{error.message}: {error.hint}")
+            view = LOOKS[name](failure=f"{error.message}: {error.hint}")
         except (BwtuiError, ValueError, TypeError, KeyError):
             # The next status request reports that the relay is gone.
             return
-        self.live = replace(self.live, looks={**self.live.looks, name: look})
+        self.live = replace(self.live, views={**self.live.views, name: view})
 
     def _restart_if_new(self, status: Status) -> None:
         """Discard the data of a former engine, because a new one counts its changes from the start."""

@@ -31,7 +31,7 @@ _APART = 0.3
 
 def make(name: str, colours: Mapping[str, str]) -> Theme:
     """Return the theme of these colours, which include all of `BASIC`, `GROUNDS` and `OURS`."""
-    of_textual = {known: colours[known] for known in (*BASIC, *GROUNDS)}
+    of_textual = {key: colours[key] for key in (*BASIC, *GROUNDS)}
     dark = luminance(Color.parse(colours["background"])) < 0.5
     variables = {
         **{ours: colours[ours] for ours in OURS},
@@ -47,8 +47,8 @@ def make(name: str, colours: Mapping[str, str]) -> Theme:
 
 def colours_of(theme: Theme) -> dict[str, str]:
     """Return a theme's colours as `make` takes them; those that Textual's themes lack are derived."""
-    known = theme.to_color_system().generate()
-    colours = {name: Color.parse(known[name]).hex6 for name in (*BASIC, *GROUNDS)}
+    key = theme.to_color_system().generate()
+    colours = {name: Color.parse(key[name]).hex6 for name in (*BASIC, *GROUNDS)}
     ours = {name: theme.variables[name] for name in OURS if name in theme.variables}
     return {**colours, **derived(colours), **ours}
 
@@ -83,9 +83,9 @@ def readable(colours: Mapping[str, str]) -> dict[str, str]:
     return mended
 
 
-def contrast(one: Color, other: Color) -> float:
+def contrast(one: Color, second: Color) -> float:
     """Return the contrast of two colours, 1 to 21, as WCAG defines it."""
-    low, high = sorted((luminance(one), luminance(other)))
+    low, high = sorted((luminance(one), luminance(second)))
     return (high + 0.05) / (low + 0.05)
 
 

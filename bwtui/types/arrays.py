@@ -10,9 +10,26 @@ import re
 from collections.abc import Iterable, Iterator
 
 from bwtui.types.codec import Codec, Unholdable
-from bwtui.types.quoting import QUOTED, unescaped
 from bwtui.types.strings import check
 from bwtui.types.varint import NULL, VALUE, long, prefixed
+
+# Quoted parts in the texts of arrays and hstores.
+#
+# array_out and hstore_out write a backslash before ``"`` and before a backslash, and nowhere else. The
+# expression is possessive; otherwise `re` keeps 128 bytes of state for each character, or each escape, that
+# it
+# has passed.
+
+#: Matches one quoted part; the group is the text between the quotes.
+QUOTED = rb'"([^"\\]*+(?:\\["\\][^"\\]*+)*+)"'
+
+
+def unescaped(quoted: bytes) -> bytes:
+    """Return the text of a quoted part. Every quote in it has a backslash, so two passes are enough."""
+    if b"\\" not in quoted:
+        return quoted
+    return quoted.replace(b'\\"', b'"').replace(b"\\\\", b"\\")
+
 
 _EMPTY = b"\x00"
 #: Number of bytes to split at a time: in a list, an element of one byte takes fifty.
@@ -92,3 +109,37 @@ def array_codec(element: Codec, delimiter: str = ",") -> Codec:
         as_text=element.as_text,
         connect_name=element.connect_name,
     )
+
+
+# hstore → map of ["null", string], in hstore's own order (PostgreSQL documentation, "hstore").
+#
+# A different type with that name uses the escape field if its text is not valid hstore.
+
+_PAIR = re.compile(rb"%b=>(?:%b|NULL)(?:, |\Z)" % (QUOTED, QUOTED))
+_END = b"\x00"
+
+
+def encode_hstore(text: bytes) -> bytes:
+    """Encode ``"a"=>"1", "b"=>NULL``."""
+    check(text)
+    out = bytearray()
+    position = count = 0
+    while position < len(text):
+        match = _PAIR.match(text, position)
+        if match is None:
+            raise Unholdable
+        key, value = match.groups()
+        out += prefixed(unescaped(key))
+        if value is None:
+            out += NULL
+        else:
+            out += VALUE
+            out += prefixed(unescaped(value))
+        position = match.end()
+        count += 1
+    return b"".join((long(count), out, _END)) if count else _END
+
+
+HSTORE = Codec(
+    {"type": "map", "values": ["null", "string"]}, "hstore", encode_hstore, escapes=True, copies_text=True
+)

@@ -6,8 +6,8 @@ needs the escape field. Bytes that are not text are marked (see `bwtui.types.str
 
 from dataclasses import replace
 
-from bwtui.types import integers
 from bwtui.types.codec import Codec, InlineCode
+from bwtui.types.numbers import INT8
 from bwtui.types.strings import in_key, text_codec
 from bwtui.types.varint import VALUE, U, varint
 
@@ -28,7 +28,7 @@ def key_codec(codec: Codec) -> Codec:
     TYPE within a family leaves the keys, and so the partitions, unchanged.
     """
     if codec.avro == "int":
-        return integers.INT8
+        return INT8
     if isinstance(codec.avro, dict) and codec.avro.get("logicalType") == "decimal":
         return text_codec("numeric")
     if codec.copies_text and codec.inline:

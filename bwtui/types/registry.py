@@ -7,14 +7,12 @@ reads ``TypeInfo`` from pg_type; a type that is in neither is sent as its text.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from bwtui.types import binary, boolean, datetimes, floats, integers, strings
-from bwtui.types.arrays import array_codec
+from bwtui.types import datetimes, numbers, strings
+from bwtui.types.arrays import HSTORE, array_codec
 from bwtui.types.codec import Codec
-from bwtui.types.hstore import HSTORE
-from bwtui.types.money import MONEY
-from bwtui.types.numeric import numeric_codec
+from bwtui.types.datetimes import TIME
+from bwtui.types.numbers import MONEY, numeric_codec
 from bwtui.types.strings import TEXT_TYPES, text_codec
-from bwtui.types.times import TIME
 
 # No chain of domains is this long, except in a catalog that was read wrongly.
 _MAX_DEPTH = 64
@@ -78,17 +76,17 @@ _BUILT_IN: dict[int, Make] = {
         oid: _fixed(text_codec(name, connect_name=_CONNECT_NAMES.get(name, "")))
         for oid, name in TEXT_TYPES.items()
     },
-    16: _fixed(boolean.BOOL),
-    17: _fixed(binary.BYTEA),
+    16: _fixed(numbers.BOOL),
+    17: _fixed(strings.BYTEA),
     18: _fixed(strings.CHAR),
-    20: _fixed(integers.INT8),
-    21: _fixed(integers.INT2),
-    23: _fixed(integers.INT4),
-    26: _fixed(integers.OID),
-    28: _fixed(integers.XID),
-    29: _fixed(integers.CID),
-    700: _fixed(floats.FLOAT4),
-    701: _fixed(floats.FLOAT8),
+    20: _fixed(numbers.INT8),
+    21: _fixed(numbers.INT2),
+    23: _fixed(numbers.INT4),
+    26: _fixed(numbers.OID),
+    28: _fixed(numbers.XID),
+    29: _fixed(numbers.CID),
+    700: _fixed(numbers.FLOAT4),
+    701: _fixed(numbers.FLOAT8),
     790: _fixed(MONEY),
     # Without a length, "character" would mean character(1).
     1042: lambda typmod: text_codec("bpchar" if typmod < 4 else f"character({typmod - 4})"),
@@ -104,7 +102,7 @@ _BUILT_IN: dict[int, Make] = {
     1562: _text("bit varying{}"),
     1700: numeric_codec,
     2950: _fixed(strings.UUID),
-    5069: _fixed(integers.XID8),
+    5069: _fixed(numbers.XID8),
 }
 
 # The built-in array types: their oids and their elements'.

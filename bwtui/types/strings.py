@@ -6,6 +6,7 @@ that are not a character. Such values use the escape field. json and jsonb stay 
 keeps a number beyond double precision.
 """
 
+from binascii import unhexlify
 from dataclasses import replace
 
 from bwtui.types.codec import Codec, InlineCode, Schema, Unholdable
@@ -140,3 +141,16 @@ TEXT_TYPES = {
     4535: "datemultirange",
     4536: "int8multirange",
 }
+
+
+# bytea → bytes. The text form is ``\\x`` and two hexadecimal digits a byte (bytea_output = hex).
+
+
+def encode_bytea(text: bytes) -> bytes:
+    """Encode ``\\x00ff``, including zero bytes."""
+    if text[:2] != b"\\x":
+        raise ValueError("not in the hex format of bytea")
+    return prefixed(unhexlify(memoryview(text)[2:]))
+
+
+BYTEA = Codec("bytes", "bytea", encode_bytea)

@@ -20,12 +20,10 @@ import pyarrow as pa
 from confluent_kafka import Message
 from numpy.typing import NDArray
 
+from bwtui.audit.canonical_values import Schemas, UndecodableMessage
 from bwtui.audit.column_decoder import Int64, MessageBuffer, PlainField, fields_of, read
-from bwtui.audit.decoding import Schemas, UndecodableMessage
 from bwtui.kafka.client import Config
-from bwtui.kafka.scan import ScannedMessages, SplitScan
-from bwtui.kafka.seeking_scan import LEAP, SeekingScan
-from bwtui.kafka.splits import Split
+from bwtui.kafka.scan import LEAP, ScannedMessages, SeekingScan, Split, SplitScan
 from bwtui.source.connection import Connection
 from bwtui.verify.canonical import PARTS, DigestLayout, clear_no_texts
 from bwtui.verify.table_digests import digest_table

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from bwtui.errors import RefusedError, UsageError
 from bwtui.kafka.client import Config
-from bwtui.kafka.offsets import PinnedTopics, partitions, pin
+from bwtui.kafka.scan import PinnedTopics, partitions, pin
 from bwtui.model.sql import exact
+from bwtui.recording.blocks import SegmentPlace, damaged
 from bwtui.recording.folder import segments
-from bwtui.recording.format.blocks import SegmentPlace, damaged
 from bwtui.recording.sealed import SealedRecording, open_sealed, unsealed_bytes
 from bwtui.signals.duckdb_session import session
 from bwtui.verify.journal_facts import JournalFacts, read_facts

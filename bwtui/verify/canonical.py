@@ -46,7 +46,7 @@ class _DigestType(NamedTuple):
     sql: str
     zero: str
     #: Kinds of Avro fields that have exactly these values.
-    said_by: tuple[str, ...]
+    exact_kinds: tuple[str, ...]
 
 
 _KINDS = {
@@ -71,7 +71,7 @@ _BY_OID = {
     1184: "timestamptz", 2950: "uuid",
 }  # fmt: skip
 #: Types that are sent as numbers, but that not every PostgreSQL version casts to numbers: xid, cid, xid8.
-_OTHERS = frozenset({28, 29, 5069})
+_NOT_NUMBERS = frozenset({28, 29, 5069})
 #: Types that a key's field contains as text, unlike a row's field.
 _TEXT_IN_KEYS = frozenset({"date", "time", "timestamp", "timestamptz"})
 
@@ -95,7 +95,12 @@ def kind_of(oid: int, types: Mapping[int, TypeInfo], *, in_key: bool = False) ->
     kind = _BY_OID.get(oid)
     if kind is not None:
         return "written" if in_key and kind in _TEXT_IN_KEYS else kind
-    if oid in _OTHERS or info is None or info.name == "hstore" or (info.element_oid and info.kind == "b"):
+    if (
+        oid in _NOT_NUMBERS
+        or info is None
+        or info.name == "hstore"
+        or (info.element_oid and info.kind == "b")
+    ):
         return None
     return "written"
 
@@ -134,7 +139,7 @@ class DigestLayout:
         by_column = {one.column: one for one in fields}
         for name, kind in (*self.fixed, *self.loose):
             field = by_column.get(name)
-            if field is not None and field.kind not in kind.said_by:
+            if field is not None and field.kind not in kind.exact_kinds:
                 return False
             if field is not None and field.kind == "decimal" and not _is_written(field, kind):
                 return False

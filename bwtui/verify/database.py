@@ -24,24 +24,22 @@ from typing import Any
 
 import duckdb
 
+from bwtui.audit.canonical_values import AskRegistry, Schemas
 from bwtui.audit.classes import DATABASE, UNDECIDED, balance_classes, verdict_of
-from bwtui.audit.decoding import AskRegistry, Schemas
 from bwtui.audit.report import AuditFinding, AuditSummary, unreadable
 from bwtui.errors import Indeterminate, RefusedError
 from bwtui.kafka.client import Config
-from bwtui.kafka.offsets import PinnedTopics, pin
+from bwtui.kafka.scan import PinnedTopics, pin
 from bwtui.model.lsn import format_lsn
 from bwtui.signals.duckdb_session import session
-from bwtui.sink.dead_letter_file import DeadLetter, keys_of, printed_name
+from bwtui.sink.dead_letters import DeadLetter, keys_of, printed_name
 from bwtui.source.connection import Connection, connect
-from bwtui.source.failover.stream_server import reached_server
-from bwtui.source.raw.session import connect_raw
+from bwtui.source.raw_session import connect_raw
+from bwtui.source.raw_stream import reached_server
 from bwtui.source.slot import create_temporary, slot_state
 from bwtui.source.snapshot import TablesChanged, import_snapshot
 from bwtui.spark.scratch import scratch
-from bwtui.verify.differences import UNTRUSTED, Doubt, KeyDifference, differences, note_letters
-from bwtui.verify.fold_tables import SPELLED
-from bwtui.verify.folding import Fold
+from bwtui.verify.folding import SPELLED, UNTRUSTED, Doubt, Fold, KeyDifference, differences, note_letters
 from bwtui.verify.tables import ComparedTable, TableShape, shapes
 
 __all__ = [
@@ -111,7 +109,8 @@ def verify_database(
     """
     begin = time.monotonic()
     if not request.tables and not request.not_captured:
-        raise RefusedError("no table is selected for the comparison", "check --table, and -s/--slot")
+        hint = "check --table and --exclude-table; \\dRp+ in psql lists the tables of each publication"
+        raise RefusedError("no table is selected for the comparison", hint)
     with (
         scratch("bwtui-verify-") as folder,
         contextlib.closing(connect(request.dsn)) as connection,
@@ -148,10 +147,10 @@ class _LiveAudit:
         """Compare until no key is in doubt, or only keys remain that were written too often to decide."""
         cluster = ""
         for number in range(ROUNDS if self._request.tables else 0):
-            on_phase(f"waiting for the relay at fence {number + 1}")
+            on_phase(f"waiting until the relay reaches snapshot {number + 1} of the tables")
             with self._fence(is_first=not number) as (pinned, snapshot, shapes_at_fence):
                 cluster = pinned.cluster_id
-                on_phase(f"reading topics and tables at fence {number + 1}")
+                on_phase(f"reading topics, and snapshot {number + 1} of the tables")
                 self._fold.read(pinned, snapshot, shapes_at_fence)
                 for shape in shapes_at_fence:
                     self._shapes[shape.table.topic] = shape
@@ -268,6 +267,7 @@ class _LiveAudit:
                 "tables": [table.full_name for table in self._request.tables],
                 "unkeyed": [table.full_name for table in self._request.tables if not table.key],
                 "servers": sorted(map(list, self._servers), key=str),
+                "differing": sorted(tables[topic].full_name for topic in self._fold.differing()),
                 **self._proven(is_clean=verdict_of(counts) == "clean"),
             },
         )

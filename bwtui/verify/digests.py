@@ -4,34 +4,275 @@ A task reads files of the recording or part of a partition, and keeps what the a
 digests. Rows stay in the task's Python process: passing them through Java costs ten times as much as reading
 them. Which of `bwtui.verify.engines` runs the tasks makes no difference to the report.
 
-Both sides are hashed by MD5 or SipHash (`bwtui.verify.cell_digests`). DuckDB's `hash` costs a tenth of its
+Both sides are hashed by MD5 or SipHash (`bwtui.verify.digests`). DuckDB's `hash` costs a tenth of its
 MD5, but multiplies word by word: rows that differ only in the last bytes of two words often have the same
 hash.
 """
 
 import contextlib
+import json
+import os
+import secrets
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
+from bwtui.audit import core
+from bwtui.audit.canonical_values import Schemas, UndecodableMessage, differing, of_json, parse_row, says
 from bwtui.audit.core import PARTS
 from bwtui.audit.partitioner import murmur2_of
+from bwtui.compiled import speedups
+from bwtui.file_errors import file_failed
 from bwtui.kafka.client import Config
-from bwtui.kafka.offsets import PinnedTopics
-from bwtui.kafka.split_reader import SplitReadOptions, read_split
-from bwtui.kafka.splits import Split, split
+from bwtui.kafka.columns import SplitReadOptions, read_split
+from bwtui.kafka.scan import PinnedTopics, Split, split
 from bwtui.model.sql import parquet
-from bwtui.recording.format.sent_headers import SENT_HEADERS
-from bwtui.recording.manifest import SealedFile
-from bwtui.seal.row_groups import rows_at_a_time
+from bwtui.recording.payloads import SENT_HEADERS
+from bwtui.recording.sealed import SealedFile
+from bwtui.seal.task import rows_at_a_time
 from bwtui.spark.task_progress import watching
-from bwtui.verify.cell_digests import Digest, drawn
-from bwtui.verify.decode_check import COLUMNS, DecodeCheck
-from bwtui.verify.digest_files import DigestFiles
+
+# Keep the digests of both sides of an audit in Parquet files.
+#
+# This also applies to digests computed by threads of this process: DuckDB loads files faster than memory, in
+# which every text is stored in full, and they take no memory.
+
+Side = Literal["expected", "actual"]
+SIDES: tuple[Side, Side] = ("expected", "actual")
+#: Columns of the recording's side in addition to `bwtui.audit.core.INPUTS`.
+_BESIDE = '"schema" varchar, "table" varchar, session varchar, key_schema_id integer, value_schema_id integer'
+#: Maximum rows of an output file of a task; finished files show its progress.
+_FILE = 250_000
+
+
+class DigestFiles:
+    """Keeps the output of tasks, each with its own part of one side; a file's name ends with its row
+    count.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        for side in SIDES:
+            (folder / side).mkdir()
+
+    def add(self, side: Side, number: int, batches: Iterable[pa.RecordBatch]) -> None:
+        """Write the batches of a task; a task that is repeated replaces its files. Raises StateFailed."""
+        target = self._folder / side
+        for path in target.glob(f"{number:06}-*"):
+            path.unlink()
+        pending: list[pa.RecordBatch] = []
+        count = 0
+        for batch in batches:
+            pending.append(batch)
+            if sum(one.num_rows for one in pending) >= _FILE:
+                _write(target / f"{number:06}-{count:04}", pending)
+                pending, count = [], count + 1
+        if pending:
+            _write(target / f"{number:06}-{count:04}", pending)
+
+    def rows(self) -> int:
+        """Return the number of rows in finished files."""
+        return sum(int(path.stem.rpartition("-")[2]) for side in SIDES for path in self._files(side))
+
+    def show(self, connection: duckdb.DuckDBPyConnection) -> None:
+        """Create the audit's inputs from the files: ``expected_in`` and ``actual_in``."""
+        for side in SIDES:
+            if files := list(self._files(side)):
+                connection.execute(f"create view {side}_in as select * from {parquet(files)}")
+            else:
+                _make_empty(connection, side)
+
+    def _files(self, side: Side) -> Iterator[Path]:
+        return (self._folder / side).glob("*.parquet")
+
+
+def _write(path: Path, batches: list[pa.RecordBatch]) -> None:
+    table = pa.Table.from_batches(batches)
+    part = path.with_suffix(".part")
+    # Looking for duplicates among distinct numbers costs half as much as writing them.
+    words = [column.name for column in table.schema if pa.types.is_string(column.type)]
+    try:
+        pq.write_table(table, part, compression="lz4", write_statistics=False, use_dictionary=words)
+        part.rename(path.with_name(f"{path.name}-{table.num_rows}.parquet"))
+    except OSError as error:
+        # Arrow's own message names the file a second time.
+        plain = OSError(error.errno, os.strerror(error.errno)) if error.errno else error
+        raise file_failed(
+            f"digests can't be written into {path.parent}", plain, name=str(path.parent)
+        ) from error
+
+
+def _make_empty(connection: duckdb.DuckDBPyConnection, side: Side) -> None:
+    beside = f", {_BESIDE}" if side == "expected" else ""
+    connection.execute(f"create table {side}_in ({core.INPUTS[f'{side}_in']}{beside})")
+
+
+# Digest each key, value and header list on both sides of an audit to a number of 63 bits.
+#
+# The digest is DuckDB's MD5, or, in a quarter of the time, SipHash-2-4 (Aumasson and Bernstein, 2012) of the
+# C extension, with a random key for each audit. Equal values have equal digests; two different ones have the
+# same with a probability of 1 in 2^63, whatever their producer. One audit uses only one of the two: tasks on
+# other machines may lack the extension.
+
+#: In this order.
+_PARTS = ("key", "value", "headers")
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """The digest function of one audit."""
+
+    #: SipHash's key, 16 bytes; None: MD5.
+    key: bytes | None = None
+
+    def __repr__(self) -> str:
+        return "Digest(MD5)" if self.key is None else "Digest(SipHash-2-4)"
+
+    def columns(self, headers: str) -> str:
+        """Return the columns that a query selects for `put_in`; ``headers`` is SQL for the headers' text."""
+        if self.key is not None:
+            return f"key, value, {headers} as headers"
+        texts = zip(_PARTS, ("key", "value", headers), strict=True)
+        return ", ".join(f"(md5_number({text}) >> 65)::bigint as {part}_digest" for part, text in texts)
+
+    def put_in(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return a batch with digests in place of the parts; headers may be missing.
+
+        The digests are its last columns. Digests that a query has computed are there already.
+        """
+        if self.key is None:
+            return batch
+        for part in _PARTS:
+            has_it = part in batch.schema.names
+            digests = self._of(batch.column(part)) if has_it else pa.nulls(batch.num_rows, pa.int64())
+            batch = (batch.drop_columns([part]) if has_it else batch).append_column(f"{part}_digest", digests)
+        return batch
+
+    def _of(self, cells: pa.Array) -> pa.Array:
+        if cells.null_count == len(cells):
+            return pa.nulls(len(cells), pa.int64())
+        cells = cells.cast(pa.binary())
+        _, offsets, data = cells.buffers()
+        digests = speedups.digests(offsets, data or b"", cells.offset, len(cells), self.key)
+        numbers = pa.Array.from_buffers(pa.int64(), len(cells), [None, pa.py_buffer(digests)])
+        return pc.if_else(cells.is_valid(), numbers, None) if cells.null_count else numbers
+
+
+def drawn(*, is_here: bool) -> Digest:
+    """Return the digest function for an audit; ``is_here``: all of its tasks run in this process."""
+    return Digest(secrets.token_bytes(16) if is_here and speedups is not None else None)
+
+
+# Compare messages with the row that PostgreSQL sent, by a second decoder.
+#
+# Decoding and comparing costs some 30 µs a message, five times as much as the rest of the audit. So a sample
+# spread over each table is compared, unless all messages are requested.
+
+#: Number of messages in a sample, divided among the tables in proportion to their messages; and the minimum
+#: for each table, since an encoder's error may affect a single table.
+SOME, SOME_OF_EACH = 10_000, 250
+COLUMNS = ("position", "part", "key", "value", "key_json", "after", "unchanged", "op")
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeCheck:
+    """Compares every message, or one of every n messages of each table."""
+
+    #: The schemas that the recording contains, by ID.
+    texts: Mapping[int, str]
+    is_json: bool
+    #: Table → n, if one of every n of its messages is compared.
+    every: Mapping[str, int]
+
+    def wrong(self, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return the messages (with `COLUMNS`) that differ from what PostgreSQL sent."""
+        schemas = Schemas(self.texts)
+        return [row for row in rows if _is_wrong(row, schemas, self.is_json)]
+
+
+def one_of(files: Iterable[SealedFile]) -> dict[str, int]:
+    """Return table → n, if one of every n of its messages is compared."""
+    rows: Counter[str] = Counter()
+    for file in files:
+        rows[file.table] += file.rows
+    total = max(1, rows.total())
+    return {table: max(1, count // max(SOME_OF_EACH, SOME * count // total)) for table, count in rows.items()}
+
+
+def _is_wrong(row: dict[str, Any], schemas: Schemas, is_json: bool) -> bool:
+    if row["value"] is None and row["op"] in ("insert", "snapshot", "backfill"):
+        return True
+    try:
+        if row["value"] is not None and _value(row, schemas, is_json):
+            return True
+        # A table without a key, or a key with a large value that was not sent.
+        if row["key_json"] is None:
+            return False
+        return row["key"] is None or bool(_key(row, schemas, is_json))
+    except UndecodableMessage:
+        return True
+
+
+def _value(row: dict[str, Any], schemas: Schemas, is_json: bool) -> list[str]:
+    texts, unsent = parse_row(row["after"]), row["unchanged"] or ()
+    if is_json:
+        return _json_differs(row["value"], texts, unsent)
+    schema, decoded = schemas.decode(row["value"])
+    return differing(schema, decoded, texts, unsent)
+
+
+def _key(row: dict[str, Any], schemas: Schemas, is_json: bool) -> list[str]:
+    texts = parse_row(row["key_json"])
+    if is_json:
+        return _json_differs(row["key"], texts, ())
+    schema, decoded = schemas.decode(row["key"])
+    escaped = decoded.get("__escaped") or {}
+    names = [name for name in decoded if name != "__escaped"]
+    # A key's schema lacks the original names, but its fields are in the order of the key's columns.
+    if len(names) != len(texts):
+        return names
+    return [
+        column
+        for name, (column, text) in zip(names, texts.items(), strict=True)
+        if (
+            escaped[name] != text
+            if name in escaped
+            else not says(decoded[name], text, schema.columns[name][1])
+        )
+    ]
+
+
+def _json_differs(data: bytes, texts: Mapping[str, str | None], unsent: Sequence[str]) -> list[str]:
+    try:
+        decoded = json.loads(data, parse_int=str, parse_float=str, parse_constant=str)
+    except ValueError as error:
+        raise UndecodableMessage("it is not valid JSON") from error
+    return [
+        name
+        for name in {*decoded, *texts} - set(unsent)
+        if not _json_says(decoded.get(name), texts.get(name))
+    ]
+
+
+def _json_says(value: Any, text: str | None) -> bool:
+    if isinstance(value, str):
+        value = of_json(value).removesuffix("\0")
+    if isinstance(value, bool):
+        return text == ("t" if value else "f")
+    if value is None or text is None or value == text:
+        return bool(value == text)
+    # JSON writes negative zero with a decimal point, and money without currency sign and commas.
+    if text.lstrip("-").startswith("$"):
+        return bool(value == text.replace("$", "").replace(",", ""))
+    return (value, text) == ("-0.0", "-0")
+
 
 T = TypeVar("T")
 
@@ -81,13 +322,13 @@ class DigestJob:
     tasks: Sequence[list[SealedFile] | Split]
     sides: DigestFiles
     comparison: DecodeCheck
-    wanted: SplitReadOptions
+    options: SplitReadOptions
     digest: Digest
 
     @property
     def with_headers(self) -> bool:
         """Whether headers are digested, too."""
-        return "headers" in self.wanted.columns
+        return "headers" in self.options.columns
 
     def run(
         self, number: int, config: Config, check: Callable[[], None] = lambda: None
@@ -95,7 +336,7 @@ class DigestJob:
         """Run a task; yield what was compared with PostgreSQL. ``check`` may raise to stop it."""
         task = self.tasks[number]
         if isinstance(task, Split):
-            batches = read_split(config, task, self.wanted, check)
+            batches = read_split(config, task, self.options, check)
             self.sides.add("actual", number, _actual(batches, self.digest, with_headers=self.with_headers))
             return
         with _database() as connection:

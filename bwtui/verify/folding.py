@@ -4,29 +4,285 @@ import contextlib
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import compress, groupby
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import duckdb
 import numpy as np
 from numpy.typing import NDArray
 
-from bwtui.audit.canonical_values import DecodedRow, decode, decode_key
+from bwtui.audit.canonical_values import DecodedRow, Schemas, UndecodableMessage, decode, decode_key, readable
 from bwtui.audit.core import insert
-from bwtui.audit.decoding import Schemas, UndecodableMessage
 from bwtui.kafka.client import Config
-from bwtui.kafka.key_hashes import hashes_of
-from bwtui.kafka.offsets import PinnedTopics
-from bwtui.kafka.scan import ScannedMessages, SplitScan
-from bwtui.kafka.splits import Split
+from bwtui.kafka.columns import hashes_of
+from bwtui.kafka.scan import PinnedTopics, ScannedMessages, Split, SplitScan
 from bwtui.source.connection import Connection
 from bwtui.verify.agreement import Agreement, records_at
-from bwtui.verify.differences import UNDECODABLE, Doubt, DoubtName, doubts
-from bwtui.verify.fold_tables import SPELLED, TABLES
 from bwtui.verify.key_encodings import find_key_encodings
 from bwtui.verify.tables import CHUNK, ComparedTable, TableShape, rows
-from bwtui.verify.unknown_schemas import UnknownSchema, undecide_unknown
+
+# The tables that `bwtui.verify.folding.Fold` keeps in DuckDB.
+#
+# In all of them ``topic`` and ``key`` are texts. A key's text is JSON, followed by its encoding if that
+# differs from its topic's other keys. ``partition_id`` and ``log_offset`` are the position of a record, and
+# ``timestamp_ms`` is its timestamp in milliseconds since 1970:
+#
+# - ``latest``: the latest record of each key in each partition; ``arrived``: records read since the last
+# fold. - ``differing``: keys that differ at this fence; ``doubtful``: those that differed at the previous
+# one.   ``class`` and ``fields`` (JSON) say how, ``note`` why. ``key_bytes`` is the key of the topic's newest
+# record, ``key_texts`` PostgreSQL's texts of the key (JSON) if they differ from those of ``key``. -
+# ``doubted``: the content of ``doubtful`` after the first fence. - ``changed_key``: doubtful keys with a
+# newer record; ``history``: every record that may have been a doubtful   key's latest at the fence;
+# ``agreed``: keys for which one of these equals the row. - ``in_letter``: differing keys for which the relay
+# has a dead letter. - ``wrong``: keys that are decided; ``undecided``: keys that can't be. - ``stray``: rows
+# of keys whose newest record is in another partition, ``newest_id``, at the last fence; null:   the key
+# belongs into a different partition. ``away`` has the latter. - ``table_row``: the rows of the table being
+# compared, as texts; ``key_texts`` as above. - ``row_count``: how often (``n``) the topic had a row, by its
+# MD5: rows without a key, and those sent without   one, or under a different key than the table's.
+
+#: Separates a key's text from its encoding, if that differs from the topic's other keys.
+SPELLED = "\x01"
+
+_DIFFERENCE = (
+    "topic varchar, key varchar, class varchar, fields varchar, partition_id integer, log_offset bigint,"
+    " note varchar, key_bytes blob, key_texts varchar"
+)
+_RECORD = (
+    "topic varchar, key varchar, partition_id integer, log_offset bigint, timestamp_ms bigint, value blob,"
+    " key_bytes blob"
+)
+#: Name → columns.
+TABLES = {
+    "latest": _RECORD,
+    "arrived": _RECORD,
+    "doubtful": _DIFFERENCE,
+    "differing": _DIFFERENCE,
+    "wrong": _DIFFERENCE,
+    "undecided": _DIFFERENCE,
+    "stray": f"{_RECORD}, newest_id integer",
+    "away": "topic varchar, key varchar, partition_id integer",
+    "doubted": "topic varchar, key varchar, class varchar",
+    "changed_key": "topic varchar, key varchar",
+    "history": _RECORD,
+    "agreed": "topic varchar, key varchar",
+    "table_row": "key varchar, row varchar, key_texts varchar",
+    "in_letter": "topic varchar, key varchar, note varchar",
+    "row_count": "topic varchar, digest varchar, n bigint",
+}
+
+
+# Records whose schema the registry does not have, so that their rows are unknown.
+#
+# The registry may have lost schemas, or not be the relay's. Without the schemas of its keys, each row of a
+# table would count as missing, and each record as an extra key. A single such record is more likely damaged,
+# or another producer's.
+
+_RECORDS = """
+select topic, part, ('0x' || substr(head, 3))::bigint as number, count(*) as n
+  from (select topic, 'key' as part, substr(key, 13, 10) as head
+          from latest where value is not null and starts_with(key, 'undecodable 00')
+        union all
+        select w.topic, 'value', substr(hex(l.value), 1, 10)
+          from wrong as w join latest as l using (topic, key, partition_id, log_offset)
+         where w.class = 'different_row' and starts_with(hex(l.value), '00'))
+ where length(head) = 10
+ group by all having n > 1 order by all
+"""
+#: The keys, and the rows that may be under one of them; the values.
+_OF_KEYS = """
+topic = $topic and (class = 'extra_key' and starts_with(key, 'undecodable 00' || $head)
+                    or class = 'missing_key' and
+                       $keys >= (select count(*) from wrong where topic = $topic and class = 'missing_key'))
+"""
+_OF_VALUES = """
+topic = $topic and class = 'different_row'
+and (partition_id, log_offset) in (
+    select (partition_id, log_offset) from latest
+     where topic = $topic and starts_with(hex(value), '00' || upper($head)))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownSchema:
+    """The number of keys, or values, of a topic that name a schema which the registry does not have."""
+
+    topic: str
+    part: Literal["key", "value"]
+    number: int
+    records: int
+
+    @property
+    def note(self) -> str:
+        """The note for the report."""
+        return (
+            f"the schema registry has no schema {self.number}, to which {self.records:,} {self.part}s of "
+            f"{self.topic} refer, so they can't be decoded; restore the schema, or check -r/--schema-registry"
+        )
+
+
+def undecide_unknown(store: duckdb.DuckDBPyConnection, unknown: Collection[int]) -> list[UnknownSchema]:
+    """Move differences caused by a missing schema from ``wrong`` to ``undecided``; return those schemas.
+
+    If more rows are missing than there are such keys, the rows stay in ``wrong``.
+    """
+    if not unknown:
+        return []
+    rows = store.execute(_RECORDS).fetchall()
+    schemas = [UnknownSchema(*row) for row in rows if row[2] in unknown]
+    for one in schemas:
+        keys = sum(schema.records for schema in schemas if (schema.topic, schema.part) == (one.topic, "key"))
+        where = _OF_KEYS if one.part == "key" else _OF_VALUES
+        parameters: dict[str, str | int] = {"topic": one.topic, "head": f"{one.number:08x}"}
+        parameters |= {"keys": keys} if one.part == "key" else {}
+        store.execute(f"insert into undecided select * from wrong where {where}", parameters)
+        store.execute(f"delete from wrong where {where}", parameters)
+    return schemas
+
+
+# Every key in which a table and its topic differ, with everything that a repair of the topic needs.
+#
+# The report has samples for people. This module has all of them, with the key as PostgreSQL writes it, by
+# which its row can be read again, and the bytes of the key in the topic.
+
+#: Prefix of the note for a value that can't be decoded.
+UNDECODABLE = "the value can't be decoded"
+
+DoubtName = Literal[
+    "unkeyed", "expired", "damaged", "open", "unknown_schema", "undecodable", "no_key", "unsent"
+]  # fmt: skip
+_DOUBTS: dict[DoubtName, str] = {
+    "unkeyed": "table has no key, so only missing rows are found",
+    "expired": "offsets are missing at the beginning of its log, or at its end",
+    "damaged": "offsets are in batches that can't be read",
+    "open": "or more transactions of other producers are open, and the records after them were not read",
+    "unknown_schema": "records refer to schemas that the schema registry does not have: restore the "
+    "schemas, or "
+    "check -r/--schema-registry, and compare again",
+    "undecodable": "keys or values can't be decoded: a different producer writes to this topic",
+    "no_key": "records have no key: they are from before the table had one, or from a different producer",
+    "unsent": "rows have placeholders for unchanged TOAST values, which were not compared",
+}
+
+
+#: Doubts that a relay does not resolve: consumers may have errors that no comparison can find.
+UNTRUSTED: frozenset[DoubtName] = frozenset(
+    {"expired", "damaged", "open", "unknown_schema", "undecodable", "no_key", "unsent"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """The reason why a table's topic may be wrong even after its differing keys were re-sent."""
+
+    name: DoubtName
+    #: The description, with the number of cases.
+    text: str
+
+
+class LiveRecord(NamedTuple):
+    """A partition in which the latest record of a key is a row, with that record's timestamp and key."""
+
+    partition: int
+    timestamp_ms: int
+    key: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class KeyDifference:
+    """A key, or a row without one, in which a table and its topic differ."""
+
+    #: ``missing_key``, ``extra_key``, ``different_row``, ``missing_row``, or ``stray_row`` if only the newest
+    #: record is right: docs/audit.md defines them.
+    name: str
+    #: Whether it is certain; otherwise it was written to in every round, or can't be proven.
+    is_proven: bool
+    #: The texts of the key's columns in key order, as PostgreSQL writes them; for an ``extra_key``, texts
+    #: that it accepts. None: the table has no key, or no row of it can have this key in these bytes.
+    key: tuple[str, ...] | None
+    #: The key of the topic's newest record for it, which may be a tombstone; None if the topic has none.
+    raw: bytes | None
+    note: str | None
+    #: The partitions in which the topic has a row of the key.
+    places: tuple[LiveRecord, ...] = ()
+
+
+def differences(store: duckdb.DuckDBPyConnection, shape: TableShape) -> Iterator[KeyDifference]:
+    """Yield the differences between the table and its topic, in the order of keys."""
+    cursor = store.cursor()
+    cursor.execute(
+        """with found as (
+             select *, true as is_proven from wrong where topic = $topic union all by name
+             select *, false as is_proven from undecided where topic = $topic)
+           select class, is_proven, key, key_texts, found.key_bytes, note, place
+             from (from found union all by name
+                   select 'stray_row' as class, true as is_proven, key, any_value(key_bytes) as key_bytes
+                     from stray anti join found using (key) where topic = $topic group by key) as found
+             left join (select key, list((partition_id, timestamp_ms, key_bytes)) as place
+                          from latest where topic = $topic and value is not null group by key) as l
+            using (key) order by key""",
+        {"topic": shape.table.topic},
+    )
+    while fetched := cursor.fetchmany(CHUNK):
+        for name, is_proven, key, texts, raw, note, places in fetched:
+            live_records = tuple(LiveRecord(*place) for place in places or ())
+            yield KeyDifference(name, is_proven, _texts(shape, key, texts), raw, note, live_records)
+    cursor.close()
+
+
+def note_letters(
+    store: duckdb.DuckDBPyConnection, shape: TableShape, letters: Mapping[tuple[str, ...], str]
+) -> int:
+    """Add a note to each differing key that has a dead letter; return the number of such keys.
+
+    ``letters`` has the letters' IDs by the key's texts.
+    """
+    topic, number = shape.table.topic, 0
+    cursor = store.cursor()
+    cursor.execute("select key, key_texts from wrong where topic = ?", [topic])
+    while fetched := cursor.fetchmany(CHUNK):
+        notes = [
+            (topic, key, f"dead letter {letters[names]} has a change of it")
+            for key, texts in fetched
+            if (names := _texts(shape, key, texts)) in letters and names is not None
+        ]
+        insert(store, "in_letter", notes)
+        number += len(notes)
+    cursor.close()
+    store.execute(
+        """update wrong set note = concat_ws('; ', wrong.note, l.note) from in_letter as l
+            where wrong.topic = $topic and l.topic = $topic and l.key = wrong.key""",
+        {"topic": topic},
+    )
+    return number
+
+
+def _texts(shape: TableShape, key: str, texts: str | None) -> tuple[str, ...] | None:
+    names = shape.table.key
+    if not names or SPELLED in key or not key.startswith("["):
+        return None
+    values: list[Any] = json.loads(key if texts is None else texts)
+    if texts is None:
+        values = [readable(one, shape.forms[name]) for one, name in zip(values, names, strict=True)]
+    # No row has NULL in its key. A trailing zero byte marks bytes that are not text.
+    return None if any(one is None or one.endswith("\0") for one in values) else tuple(values)
+
+
+def doubts(
+    store: duckdb.DuckDBPyConnection, table: ComparedTable, counted: Mapping[DoubtName, int]
+) -> list[Doubt]:
+    """Return doubts about a topic, from the counts of reading it and from its latest records."""
+    [(undecodable,)] = store.execute(
+        """select (select count(*) from latest where topic = $topic and starts_with(key, 'undecodable '))
+                  + (select count(*) from wrong where topic = $topic and starts_with(note, $note))
+                  - (select count(*) from undecided
+                      where topic = $topic and starts_with(key, 'undecodable '))""",
+        {"topic": table.topic, "note": UNDECODABLE},
+    ).fetchall()
+    counts = {**counted, "unkeyed": int(not table.key), "undecodable": undecodable}
+    return [Doubt(name, f"{counts[name]:,} {text}") for name, text in _DOUBTS.items() if counts.get(name)]
+
 
 _PATIENCE_SECONDS = 5.0
 #: Notes of findings: for a key with other columns than the table's, and for a row that was sent under such a
@@ -433,6 +689,11 @@ class Fold:
             """insert into stray
                select l.*, null from latest as l semi join away using (topic, key, partition_id)"""
         )
+
+    def differing(self) -> set[str]:
+        """Return the topics with anomalies that no dead letter explains; call it after `counts`."""
+        sql = "select topic from wrong anti join in_letter using (topic, key) union select topic from stray"
+        return {topic for (topic,) in self._store.execute(sql).fetchall()}
 
     def _find_strays(self) -> None:
         """Find rows that a consumer of one partition keeps although another one has the key's newest record.

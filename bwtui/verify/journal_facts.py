@@ -7,10 +7,10 @@ from pathlib import Path
 
 from bwtui.audit.core import PARTS
 from bwtui.errors import DamagedRecording
+from bwtui.recording.blocks import BlockKind, SegmentFile
 from bwtui.recording.folder import SegmentPath, segments
-from bwtui.recording.format.blocks import BlockKind, SegmentFile
-from bwtui.recording.format.statements import Event, LastSentChange, parse_event
-from bwtui.recording.reading.segment_reader import SegmentReader
+from bwtui.recording.payloads import Event, LastSentChange, parse_event
+from bwtui.recording.segment_reader import SegmentReader
 
 LARGEST = (1 << 63) - 1
 
@@ -63,16 +63,16 @@ def read_facts(folder: Path, names: Collection[str] | None = None) -> JournalFac
             _read_segment(segment, facts, kinds)
     if not facts.later:
         facts.resumed = LARGEST
-    given_up = True
+    is_abandoned = True
     for number in sorted(kinds, reverse=True):
         if kinds[number] == "snapshot":
-            facts.passes[number] = not given_up
+            facts.passes[number] = not is_abandoned
             facts.reached.pop(number, None)
-            given_up = True
+            is_abandoned = True
         else:
             facts.passes[number] = True
             facts.reached.setdefault(number, 0)
-            given_up = False
+            is_abandoned = False
     return facts
 
 

@@ -7,22 +7,35 @@
 """
 
 import contextlib
+import json
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import duckdb
+import pyarrow as pa
 
 from bwtui.audit import core
-from bwtui.audit.decoding import AskRegistry, Schemas
-from bwtui.audit.report import SAMPLES, AuditSummary, collect
+from bwtui.audit.canonical_values import (
+    ESCAPED,
+    AskRegistry,
+    Schemas,
+    UndecodableMessage,
+    parse_row,
+    schema_id,
+    written,
+)
+from bwtui.audit.core import PARTS, DifferingPair, Inspection, RecordPlace
+from bwtui.audit.report import SAMPLES, AuditFinding, AuditSummary, collect
 from bwtui.errors import StateFailed, UsageError
-from bwtui.kafka.client import Config
-from bwtui.kafka.offsets import PinnedTopics, TopicState
+from bwtui.kafka.client import Config, headers_of
+from bwtui.kafka.scan import PinnedTopics, Split, SplitScan, TopicState
+from bwtui.model.headers import LSN, ORDINAL, SESSION
 from bwtui.model.sql import exact
 from bwtui.recording.sealed import SealedRecording, check_all, open_sealed
 from bwtui.seal.sealing import seal
@@ -36,13 +49,313 @@ from bwtui.verify.audit_inputs import (
     facts_of,
     open_recorded,
 )
-from bwtui.verify.byte_reader import KafkaByteReader, RowReader
-from bwtui.verify.decode_check import DecodeCheck, one_of
-from bwtui.verify.digest_files import DigestFiles
-from bwtui.verify.digests import DecodeResult, DigestEngine, OnCount, make_digests
-from bwtui.verify.engines.choice import DigestEngines
-from bwtui.verify.fields import add_fields
+from bwtui.verify.digests import (
+    DecodeCheck,
+    DecodeResult,
+    DigestEngine,
+    DigestFiles,
+    OnCount,
+    make_digests,
+    one_of,
+)
+from bwtui.verify.engines import DigestEngines
 from bwtui.verify.journal_facts import JournalFacts
+
+# Read the bytes of differing items again: messages from the recording, and records from Kafka.
+
+#: Maximum distance of offsets that are read in one go.
+_NEAR = 2_000
+_HEADERS = "bwtui."
+#: How long to wait for a log that ends too early.
+_PATIENCE_SECONDS = 5.0
+
+
+class KafkaRecord(NamedTuple):
+    """A record's bytes in Kafka, and its headers written by the relay."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: Mapping[str, bytes]
+
+
+class RowReader:
+    """Decodes keys and values in either format."""
+
+    def __init__(self, output_format: str, schemas: Schemas) -> None:
+        self._is_json = output_format == "json"
+        self.schemas = schemas
+
+    def row(self, data: bytes | None) -> Mapping[str, Any] | None:
+        """Return the row, or None for null. Raises Undecodable."""
+        if data is None:
+            return None
+        if not self._is_json:
+            return self.schemas.decode(data)[1]
+        try:
+            decoded = json.loads(data)
+        except ValueError as error:
+            raise UndecodableMessage("it is not valid JSON") from error
+        if not isinstance(decoded, dict):
+            raise UndecodableMessage("it is not a JSON object")
+        return decoded
+
+
+class KafkaByteReader:
+    """Reads differing messages from the recording, and records from Kafka.
+
+    It is the `bwtui.audit.core.ByteReader` of an audit. Raises ConnectionFailed if Kafka can't be read.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        topics: Sequence[str],
+        files: Sequence[Path],
+        rows: RowReader,
+        sent_ids: Mapping[str, frozenset[int]],
+        sessions: Iterable[str],
+        miscoded: Sequence[int] = (),
+    ) -> None:
+        """Take ``topics`` in the audit's order, and ``sent_ids``, the schema IDs that were sent to each."""
+        self._config = config
+        self._topics = topics
+        self._files = exact(files)
+        self._rows = rows
+        self._sent_ids = sent_ids
+        self._sessions = {bytes.fromhex(one) for one in sessions if one}
+        self._miscoded = miscoded
+
+    def miscoded(self) -> Iterable[int]:
+        """Return the IDs that `bwtui.verify.digests` found in the tasks."""
+        return self._miscoded
+
+    def equal_rows(self, pairs: Sequence[DifferingPair]) -> Iterator[int]:
+        """Yield the IDs of messages that decode to the same row as the records at their offsets."""
+        messages = self.messages([pair.id for pair in pairs])
+        records = self.records([pair.place for pair in pairs])
+        for pair in pairs:
+            record, message = records.get(pair.place), messages.get(pair.id)
+            if record is None or message is None:
+                continue
+            try:
+                same = all(
+                    _plain(self._rows.row(expected)) == _plain(self._rows.row(actual))
+                    for expected, actual in ((record.key, message[0]), (record.value, message[1]))
+                )
+            except UndecodableMessage:
+                continue
+            if same:
+                yield pair.id
+
+    def inspect(self, places: Sequence[RecordPlace]) -> Iterator[Inspection]:
+        """Yield which records the relay wrote, and which change their headers name."""
+        for place, record in self.records(places).items():
+            session = record.headers.get(SESSION)
+            made_by_relay = session in self._sessions or self._looks_like_ours(
+                self._topics[place.topic_id], record
+            )
+            named = record.headers if made_by_relay else {}
+            yield Inspection(
+                *place,
+                made_by_relay,
+                _number(named.get(LSN)),
+                _number(named.get(ORDINAL)),
+                session is not None and session not in self._sessions,
+            )
+
+    def _looks_like_ours(self, topic: str, record: KafkaRecord) -> bool:
+        if record.key is None and record.value is None:
+            return False
+        try:
+            for data in (record.key, record.value):
+                if self._rows.row(data) is not None and not self._was_sent(topic, schema_id(data)):
+                    return False
+        except UndecodableMessage:
+            return False
+        return True
+
+    def _was_sent(self, topic: str, number: int | None) -> bool:
+        """Return whether the schema was sent to the topic, or has the name of one that was.
+
+        The latter happens if the table was altered since.
+        """
+        sent = self._sent_ids.get(topic, frozenset())
+        if number is None or number in sent:
+            return True
+        return _name_of(self._rows.schemas, number) in {
+            _name_of(self._rows.schemas, sent_id) for sent_id in sent
+        }
+
+    def messages(self, ids: Sequence[int]) -> dict[int, tuple[bytes | None, bytes | None, dict[str, Any]]]:
+        """Return key, value, and the row as PostgreSQL sent it, of messages."""
+        if not ids:
+            return {}
+        requested = pa.table(
+            {"position": [number // PARTS for number in ids], "part": [number % PARTS for number in ids]}
+        )
+        # A hash join with the few requested rows does not spill, which would create a folder in the current
+        # one.
+        with session(temp_directory="") as connection:
+            connection.register("wanted", requested)
+            rows = connection.execute(
+                "select position, part, key, value, key_json, before, after"
+                " from read_parquet(?) semi join wanted using (position, part)",
+                [self._files],
+            ).fetchall()
+        return {
+            row[0] * PARTS + row[1]: (
+                row[2],
+                row[3],
+                dict(zip(("key", "before", "after"), row[4:], strict=True)),
+            )
+            for row in rows
+        }
+
+    def records(self, places: Sequence[RecordPlace]) -> dict[RecordPlace, KafkaRecord]:
+        """Read records again; those that were removed since the scan are left out."""
+        records: dict[RecordPlace, KafkaRecord] = {}
+        for (topic_id, partition), group in groupby(sorted(places), key=lambda place: place[:2]):
+            for low, high, offsets in _runs(place.offset for place in group):
+                split = Split(self._topics[topic_id], partition, low, high)
+                for batch in SplitScan(self._config, split, "read_uncommitted", _PATIENCE_SECONDS):
+                    for message, offset in zip(batch.messages, batch.offsets, strict=True):
+                        if offset in offsets:
+                            headers = headers_of(message)
+                            relay_headers = {
+                                k: v for k, v in headers if k.startswith(_HEADERS) and v is not None
+                            }
+                            record = KafkaRecord(message.key(), message.value(), relay_headers)
+                            records[RecordPlace(topic_id, partition, offset)] = record
+        return records
+
+
+def _plain(value: Any) -> Any:
+    """Return a value that is equal only for equal values: in Python 1, 1.0 and true are equal, and 0 and
+    -0.
+    """
+    if isinstance(value, Mapping):
+        return {name: _plain(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    return type(value), repr(value)
+
+
+def _name_of(schemas: Schemas, number: int) -> str | None:
+    """Return the full name of a record schema, or None for other schemas."""
+    parsed = schemas.get(number).parsed
+    return parsed.get("name") if isinstance(parsed, dict) else None
+
+
+def _number(data: bytes | None) -> int | None:
+    """Return the number in a header; None if it is longer, or not below 2⁶³, as the relay never writes."""
+    number = int.from_bytes(data, "big") if data is not None and len(data) <= 8 else None
+    return number if number is not None and number < 1 << 63 else None
+
+
+def _runs(offsets: Iterable[int]) -> Iterator[tuple[int, int, set[int]]]:
+    """Group ascending offsets into ranges that are each read in one go."""
+    run: list[int] = []
+    for offset in offsets:
+        if run and offset - run[-1] > _NEAR:
+            yield run[0], run[-1] + 1, set(run)
+            run = []
+        run.append(offset)
+    if run:
+        yield run[0], run[-1] + 1, set(run)
+
+
+# Add the key and the differing fields to findings, with values only on request.
+
+#: Replaces a value that is not shown.
+MASKED = "…"
+_MOST = 1_000
+_DIFFERING = ("corrupted", "regressed", "resurrected", "misrouted", "duplicated", "phantom", "foreign")
+
+
+def add_fields(
+    findings: Sequence[AuditFinding],
+    bytes_of: KafkaByteReader,
+    reader: RowReader,
+    topics: Sequence[str],
+    *,
+    show_values: bool,
+) -> None:
+    """Read both sides of the first findings."""
+    shown = findings[:_MOST]
+    ids = {
+        id(finding): finding.position * PARTS + (finding.part or 0)
+        for finding in shown
+        if finding.position is not None
+    }
+    messages = bytes_of.messages(sorted(set(ids.values())))
+    places = {
+        id(finding): RecordPlace(topics.index(finding.topic), finding.partition, finding.offset)
+        for finding in shown
+        if finding.name in _DIFFERING
+        and finding.topic is not None
+        and finding.partition is not None
+        and finding.offset is not None
+    }
+    records = bytes_of.records(sorted(set(places.values())))
+    for finding in shown:
+        message = messages.get(ids.get(id(finding), -1))
+        record = records.get(places[id(finding)]) if id(finding) in places else None
+        _describe(finding, message, record, reader, show_values=show_values)
+
+
+def _describe(
+    finding: AuditFinding,
+    message: tuple[bytes | None, bytes | None, dict[str, Any]] | None,
+    record: KafkaRecord | None,
+    reader: RowReader,
+    *,
+    show_values: bool,
+) -> None:
+    def shown(value: Any) -> Any:
+        return value if show_values or value is None else MASKED
+
+    if message is not None:
+        key = parse_row(message[2]["key"])
+        finding.key = {name: shown(value) for name, value in key.items()} or None
+    elif record is not None:
+        decoded = _row(reader, record.key)
+        finding.key = None if decoded is None else {name: shown(value) for name, value in decoded.items()}
+    if message is None or record is None or finding.name not in ("corrupted", "regressed", "resurrected"):
+        return
+    expected, actual = parse_row(message[2]["after"]), _row(reader, record.value)
+    if actual is None:
+        contents = "a tombstone" if record.value is None else f"{len(record.value)} bytes that can't be read"
+        finding.note = f"{finding.note or ''}; Kafka has {contents}".lstrip("; ")
+        return
+    if message[1] is None:
+        finding.note = f"{finding.note or ''}; a tombstone was sent, but Kafka has a row".lstrip("; ")
+    sent = _row(reader, message[1])
+    finding.fields = [
+        {
+            "field": name,
+            "sent": shown(sent_value),
+            "postgresql": shown(expected.get(name)),
+            "kafka": shown(kafka_value),
+        }
+        for name in sorted({*(sent or {}), *actual})
+        for sent_value, kafka_value in [((sent or {}).get(name), actual.get(name))]
+        if sent_value != kafka_value
+    ]
+
+
+def _row(reader: RowReader, data: bytes | None) -> Mapping[str, Any] | None:
+    try:
+        row = reader.row(data)
+    except UndecodableMessage:
+        return None
+    if row is None:
+        return None
+    return {
+        name: None if value is None else written(value) or str(value)
+        for name, value in row.items()
+        if name != ESCAPED or value
+    }
+
 
 #: Called with a short description of each phase.
 OnPhase = Callable[[str], None]
@@ -159,7 +472,7 @@ def _judge(
     sealed, pinned, facts = checked.sealed, checked.pinned, checked.facts
     reader = RowReader("json" if _is_json(sealed.manifest.source) else "avro", Schemas(texts, ask))
     topics, files = sorted(pinned.topics), sealed.paths("changes")
-    ids, sessions = _known_ids(connection), _sessions(connection, facts)
+    ids, sessions = _schema_ids(connection), _sessions(connection, facts)
     bytes_of = KafkaByteReader(config, topics, files, reader, ids, sessions, wrong)
     window = _inputs(connection, pinned, facts)
     core.run(connection, window, bytes_of)
@@ -252,7 +565,7 @@ _NUMBERS = {
 }
 
 
-def _known_ids(connection: duckdb.DuckDBPyConnection) -> dict[str, frozenset[int]]:
+def _schema_ids(connection: duckdb.DuckDBPyConnection) -> dict[str, frozenset[int]]:
     rows = connection.execute(
         "select distinct topic, key_schema_id, value_schema_id from expected_in where topic is not null"
     ).fetchall()

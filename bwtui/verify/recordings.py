@@ -14,6 +14,7 @@ from typing import Any
 
 import duckdb
 
+from bwtui.audit.canonical_values import parse_row
 from bwtui.audit.classes import (
     READ_ANEW,
     RECORDINGS,
@@ -21,7 +22,6 @@ from bwtui.audit.classes import (
     balance_classes,
     verdict_of,
 )
-from bwtui.audit.postgresql_text import parse_row
 from bwtui.audit.report import AuditFinding, AuditSummary
 from bwtui.errors import UsageError
 from bwtui.model.lsn import format_lsn
@@ -31,7 +31,7 @@ from bwtui.seal.sealing import seal
 from bwtui.signals.duckdb_session import session
 from bwtui.spark.scratch import scratch
 from bwtui.verify.audit_inputs import OpenedRecording, facts_of
-from bwtui.verify.engines.choice import DigestEngines
+from bwtui.verify.engines import DigestEngines
 from bwtui.verify.journal_facts import JournalFacts
 
 _MEMORY = "1500MB"
@@ -115,7 +115,7 @@ def verify_recordings(
             connection.execute(_ROWS.format(side=name), {"files": exact(side.paths())})
         low, (high, ordinal) = _common(connection)
         connection.execute(_COMPARED, {"low": low, "high": high, "ordinal": ordinal})
-        _mark_read_anew(connection, *sides)
+        _mark_refetched(connection, *sides)
         report = _report(connection, low, high, samples)
     report.notes = [
         f"the range that both cover was compared: {report.window['first_lsn']} to {report.window['last_lsn']}"
@@ -167,7 +167,7 @@ def _common(connection: duckdb.DuckDBPyConnection) -> tuple[int, tuple[int, int]
     return max(begins), min(ends)
 
 
-def _mark_read_anew(
+def _mark_refetched(
     connection: duckdb.DuckDBPyConnection, first: SealedRecording, second: SealedRecording
 ) -> None:
     """Mark changes that differ only in values which PostgreSQL did not send, and each relay fetched
@@ -182,7 +182,9 @@ def _mark_read_anew(
             _sent_rows(first, [at for at, _ in chunk]),
             _sent_rows(second, [at for _, at in chunk]),
         )
-        refetched = [left for left, right in chunk if first_rows[left] == second_rows[right]]
+        refetched = [
+            first_at for first_at, second_at in chunk if first_rows[first_at] == second_rows[second_at]
+        ]
         connection.execute(
             "update compared set class = $class where is_partial and position in (select unnest($wanted))",
             {"class": READ_ANEW, "wanted": refetched},

@@ -8,9 +8,8 @@ from typing import Any
 
 import psycopg2
 
-from bwtui.audit.canonical_values import DecodedRow, Form, form_of, of_text, of_value
+from bwtui.audit.canonical_values import DecodedRow, Form, form_of, no_text, of_text, of_value
 from bwtui.audit.column_history import HISTORY_SQL, ColumnHistory
-from bwtui.audit.postgresql_text import no_text
 from bwtui.errors import Indeterminate
 from bwtui.model.sql import quote_identifier, quote_literal, quote_qualified
 from bwtui.pgoutput.transcode import Decode

@@ -18,12 +18,12 @@ sys.path[:0] = [str(FOLDER.parent.parent), str(FOLDER)]
 from make import to_png  # noqa: E402
 
 from bwtui.cli.open import connections  # noqa: E402
-from bwtui.recording.reading.reader import open_recording  # noqa: E402
+from bwtui.recording.reader import open_recording  # noqa: E402
 from bwtui.tui.audit.session import RecordingAuditSession  # noqa: E402
 from bwtui.tui.playback import RecordingSource  # noqa: E402
 from bwtui.tui.recording_app import RecordingApp  # noqa: E402
-from bwtui.tui.screens.audit.progress import JobScreen  # noqa: E402
 from bwtui.tui.screens.dialogs import Ending  # noqa: E402
+from bwtui.tui.screens.jobs import JobScreen  # noqa: E402
 from bwtui.tui.state import ViewSettings  # noqa: E402
 
 #: File name → terminal.

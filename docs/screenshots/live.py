@@ -21,7 +21,7 @@ sys.path[:0] = [str(FOLDER.parent.parent), str(FOLDER)]
 
 from make import even, to_png  # noqa: E402
 
-from bwtui.cli.auditing.single_records import records_of  # noqa: E402
+from bwtui.cli.inputs.audit_sources import records_of  # noqa: E402
 from bwtui.model.status import Status  # noqa: E402
 from bwtui.relay.process.control import ControlClient, request  # noqa: E402
 from bwtui.tui.app import RelayApp  # noqa: E402

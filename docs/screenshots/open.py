@@ -17,7 +17,7 @@ sys.path[:0] = [str(ROOT), str(FOLDER)]
 
 from make import to_png  # noqa: E402
 
-from bwtui.recording.reading.reader import open_recording  # noqa: E402
+from bwtui.recording.reader import open_recording  # noqa: E402
 from bwtui.recording.view import RecordingView  # noqa: E402
 from bwtui.tui.playback import RecordingSource  # noqa: E402
 from bwtui.tui.recording_app import RecordingApp  # noqa: E402

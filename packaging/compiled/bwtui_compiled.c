@@ -12,7 +12,7 @@
 #include <string.h>
 
 /* The version of the interface to bwtui/compiled.py: raised with every change of it. */
-#define SPEAKS 9
+#define ABI_VERSION 10
 
 /* Larger rows are encoded in Python, for which docs/bounds.md has memory figures. */
 #define LARGEST_ROW (64 << 10)
@@ -249,7 +249,7 @@ put_decimal(const char *text, Py_ssize_t size, int scale)
     return DONE;
 }
 
-/* Return whether a double lies halfway between two floats; then only its text decides: see types/floats.py. */
+/* Return whether a double lies halfway between two floats; then only its text decides: see types/numbers.py. */
 static int
 is_halfway(double number)
 {
@@ -1269,7 +1269,7 @@ columns(PyObject *Py_UNUSED(module), PyObject *args)
 
 /* -- delivery reports ---------------------------------------------------------------------------------- */
 
-/* Records where the messages of a section are from their reports; see bwtui/sink/delivery_reports.py. */
+/* Records where the messages of a section are from their reports; see bwtui/sink/delivery.py. */
 typedef struct {
     PyObject_HEAD
     PyObject *other, *over;
@@ -1669,7 +1669,7 @@ static PyTypeObject TallyType = {
 
 /* -- gathering lines ----------------------------------------------------------------------------------- */
 
-/* Gathers the lines of COPY; see bwtui/relay/snapshot/row_batching.py. */
+/* Gathers the lines of COPY; see bwtui/relay/snapshot/snapshot_copier.py. */
 typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
@@ -1904,7 +1904,7 @@ PyInit_bwtui_compiled(void)
         return NULL;
     if (PyModule_AddType(made, &EncoderType) < 0 || PyModule_AddType(made, &GatheringType) < 0
         || PyModule_AddType(made, &PlacesType) < 0 || PyModule_AddType(made, &TallyType) < 0
-        || PyModule_AddIntConstant(made, "SPEAKS", SPEAKS) < 0) {
+        || PyModule_AddIntConstant(made, "ABI_VERSION", ABI_VERSION) < 0) {
         Py_DECREF(made);
         return NULL;
     }

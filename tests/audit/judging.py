@@ -1,4 +1,4 @@
-"""Gives a made-up world to the audit, and returns what it says in the form of `truth`."""
+"""Run the audit on a made-up world and return its findings in the form of `truth`."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -20,11 +20,11 @@ class WorldReader:
         self.names = sorted(world.topics)
 
     def equal_rows(self, pairs: Sequence[core.DifferingPair]) -> list[int]:
-        """Return the ids of the pairs that the world says are equal."""
+        """Return the ids of the pairs that are equal in the world."""
         return [pair.id for pair in pairs if pair.id in self.world.equal_pairs]
 
     def inspect(self, places: Sequence[core.RecordPlace]) -> Iterator[core.Inspection]:
-        """Say of each record that still exists who made it, and which change it names."""
+        """Yield, for each record that still exists, who produced it and which change it identifies."""
         for t, p, o in places:
             record = self.world.topics[self.names[t]].logs[p][o]
             if not record.is_gone:
@@ -33,7 +33,7 @@ class WorldReader:
                 )
 
     def miscoded(self) -> list[int]:
-        """Return the ids of the messages that the world says were encoded wrongly."""
+        """Return the ids of the messages that were encoded wrongly in the world."""
         return list(self.world.miscoded)
 
 
@@ -46,12 +46,12 @@ def audit(world: World) -> tuple[Counter[Finding], duckdb.DuckDBPyConnection]:
 
 
 def window_of(world: World) -> core.AuditWindow:
-    """Return what the world's recording covers."""
+    """Return the range that the world's recording covers."""
     sends = world.sends
     return core.AuditWindow(
         first_lsn=min(s.lsn for s in sends),
         last_lsn=max(s.lsn for s in sends),
-        # The LSN behind it, where the last transaction that is confirmed ends.
+        # The LSN after it, where the last confirmed transaction ends.
         confirmed=world.confirmed + 1,
         first_received_us=min(s.time_ms for s in sends) * 1000,
         last_commit_us=max(s.time_ms for s in sends) * 1000,
@@ -60,7 +60,7 @@ def window_of(world: World) -> core.AuditWindow:
 
 
 def findings(connection: duckdb.DuckDBPyConnection) -> Counter[Finding]:
-    """Return what the audit's tables say."""
+    """Return the findings in the audit's tables."""
 
     def rows(sql: str) -> list[Any]:
         return connection.execute(sql).fetchall()

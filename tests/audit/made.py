@@ -1,4 +1,4 @@
-"""A recording and its topics that are made by hand, for tests of one rule each."""
+"""A handmade recording and its topics, for tests of one rule each."""
 
 import random
 from collections import Counter
@@ -11,7 +11,7 @@ LAST_MS = NOW_MS - 5 * DAY_MS
 
 
 class Made:
-    """A recording of one pass, or of some, over one topic, or over some."""
+    """A recording of one or more passes over one or more topics."""
 
     def __init__(self, partitions: int = 1, **settings: Any) -> None:
         self.world = World(random.Random(0), {}, passes={1: True})
@@ -19,7 +19,6 @@ class Made:
         self.number = 0
 
     def add_topic(self, name: str, partitions: int = 1, **settings: Any) -> Topic:
-        """Add an empty topic."""
         topic = Topic(name, partitions, **{"compacts": False, "deletes": True} | settings)
         topic.logs = [{} for _ in range(partitions)]
         topic.low, topic.high = [0] * partitions, [0] * partitions
@@ -28,7 +27,7 @@ class Made:
 
     def send(self, key: int | None, value: int | None, *, state: str = "acknowledged",
              arrives: bool = True, p: int = 0, topic: str = "shop.t", **more: Any) -> Send:  # fmt: skip
-        """Record a message of a transaction of its own, in the last millisecond of the recording."""
+        """Record a message in a transaction of its own, in the last millisecond of the recording."""
         self.number += 1
         facts: dict[str, Any] = {"ordinal": 1, "pass_number": 1, "op": "update", "time_ms": LAST_MS}
         facts["lsn"] = 100 * self.number
@@ -49,7 +48,7 @@ class Made:
         return send
 
     def superseded(self, time_ms: int = LAST_MS) -> None:
-        """Record a change of which there is no message, for a reason."""
+        """Record a change that has no message, for a reason."""
         self.number += 1
         self.world.sends.append(
             Send(self.number * 4096, 1, 100 * self.number, 1, 0, "update", time_ms, None, None, None, None,
@@ -58,11 +57,11 @@ class Made:
 
     def stand(self, key: int | None, value: int | None, ts: int = LAST_MS, p: int = 0,
               topic: str = "shop.t", **more: Any) -> None:  # fmt: skip
-        """Put a record into Kafka that is no message of the recording."""
+        """Append a record that does not match any message of the recording."""
         self.world.topics[topic].append(p, Record(key, value, ts, "", **more))
 
     def classes(self) -> tuple[Counter[str], Counter[str], Counter[str]]:
-        """Return the classes of the messages, of the records, and what was found beside."""
+        """Return the classes of the messages and of the records, and the remaining findings."""
         found, connection = judging.audit(self.world)
         connection.close()
         kinds: tuple[Counter[str], Counter[str], Counter[str]] = (Counter(), Counter(), Counter())

@@ -1,8 +1,7 @@
-"""Makes a world in which everything is clean.
+"""Make a clean world.
 
-There are relays that were killed and sent their tail again, rows of tables put into the stream, compaction,
-retention, pieces of the log that other producers' transactions left, records from before and after the
-recording.
+It has relays that were killed and sent their tail again, backfilled rows, compaction, retention, offsets that
+other producers' transactions occupy, and records from before and after the recording.
 """
 
 import random
@@ -56,7 +55,7 @@ def _topic(rng: random.Random, name: str) -> Topic:
 
 
 def _history(world: World) -> None:
-    """What was in the topics before the recording began: some of it even with the same bytes."""
+    """Fill the topics with records from before the recording, some of them with the same bytes."""
     rng = world.rng
     for topic in world.topics.values():
         if rng.random() < 0.5:
@@ -81,7 +80,7 @@ class Relay:
         self.transactions: list[list[Change]] = []
         self.seen: set[tuple[int, int]] = set()
         self.confirmed = self.lsn
-        #: Bytes that were sent, and of which no word came.
+        #: Sent bytes that have no delivery report.
         self.unheard: set[tuple[str, int | None, int | None, int]] = set()
 
     def run(self, changes: int) -> None:
@@ -128,13 +127,13 @@ class Relay:
         bad = [s.lsn for s in sends if s.topic and s.state != "acknowledged"]
         done = sorted({s.lsn for s in sends if s.in_transaction and (not bad or s.lsn < min(bad))})
         if done:
-            # What is acknowledged may still not be confirmed when the relay is killed.
+            # An acknowledged message may still be unconfirmed when the relay is killed.
             back = self.rng.randint(0, min(3, len(done) - 1)) if killed else 0
             self.confirmed = max(self.confirmed, done[len(done) - 1 - back])
             self.world.reached[number] = done[len(done) - 1 - back] + 1
 
     def _put(self, number: int, lsn: int) -> list[Send]:
-        """Put rows of a table into the stream, and tombstones of keys that it does not have."""
+        """Backfill rows of a table, and tombstones of keys that it does not have."""
         name = self.rng.choice(list(self.world.topics))
         topic, sends = self.world.topics[name], []
         for ordinal, (key, h) in enumerate(_keys(self.world, name), 1):
@@ -183,7 +182,7 @@ class Relay:
         return send
 
     def _deliver(self, sends: list[Send], *, killed: bool) -> None:
-        """Put the messages into the logs; of the last ones before a kill some arrive, none is heard of."""
+        """Append the messages to the logs; of the last ones before a kill, some arrive unacknowledged."""
         rng = self.rng
         tail = rng.randint(1, 8) if killed else 0
         heard = len(sends) - tail
@@ -194,7 +193,7 @@ class Relay:
             if index >= heard:
                 send.state = "unknown"
                 content = topic.name, send.key_digest, send.value_digest, send.time_ms
-                # Which of two with the same bytes arrived, nobody could tell.
+                # If two messages have the same bytes, it can't be determined which one arrived.
                 is_second = content in self.unheard
                 self.unheard.add(content)
                 if (topic.name, p) in stopped or (rng.random() < 0.4 and not is_second):
@@ -219,7 +218,7 @@ def _keys(world: World, name: str) -> Iterator[tuple[int, int]]:
 
 
 def _after(world: World) -> None:
-    """What the relay sent when nobody recorded any more."""
+    """Append records that the relay sent after the recording had ended."""
     if world.rng.random() < 0.3:
         for topic in world.topics.values():
             for p in range(topic.partitions):
@@ -237,13 +236,13 @@ def _compact(world: World, topic: Topic) -> None:
         return
     for p, log in enumerate(topic.logs):
         horizon = world.rng.randint(topic.low[p], max(topic.low[p], topic.high[p] - 1))
-        # The cleaner does not come to what is younger than the lag.
+        # The cleaner does not reach records younger than the lag.
         young = (o for o, record in sorted(log.items()) if topic.lag_ms and record.ts > NOW_MS - topic.lag_ms)
         horizon = min(horizon, next(young, horizon))
         newest = {record.key_digest: o for o, record in sorted(log.items()) if o < horizon}
         drops_tombstones = world.rng.random() < 0.5
         for o in newest.values():
-            # What a tombstone replaced whose place nobody knows can't be proven.
+            # Records that a tombstone of unknown offset replaced can't be proven to be compacted.
             send = log[o].send
             if log[o].value_digest is None and (send is None or send.offset is None):
                 drops_tombstones = False
@@ -273,7 +272,7 @@ def _retain(world: World, topic: Topic) -> None:
             if record.send is not None and record.send.offset is not None and record.send.offset < low:
                 record.send.truth = "expired"
         topic.low[p] = low
-    # What was compacted below the new start has expired, as far as anyone can tell.
+    # A message that was compacted below the new start counts as expired: the two look the same.
     for send in world.sends:
         if send.topic == topic.name and send.offset is not None and send.offset < topic.low[send.place[1]]:
             send.truth = "expired"
@@ -282,5 +281,5 @@ def _retain(world: World, topic: Topic) -> None:
 def _gone(topic: Topic, p: int, o: int, truth: str) -> None:
     record = topic.logs[p].pop(o)
     if record.send is not None:
-        # Of a message without a place no more can be said than that it is not there.
+        # If the offset is unknown, the only certain thing is that the message is missing.
         record.send.truth = truth if record.send.offset is not None else "not there"

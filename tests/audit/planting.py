@@ -1,7 +1,7 @@
-"""Plants one fault of a kind into a made-up world, and notes the truth.
+"""Plant one fault of a kind into a made-up world, and note the truth.
 
 Every function takes the world and returns whether it found a place for the fault. Faults of one case touch
-different keys, so that what a case must give is known without knowing how the audit works.
+different keys, so the expected result of a case is known without knowing how the audit works.
 """
 
 import random
@@ -48,7 +48,7 @@ def lost_acked(world: World) -> bool:
 
 
 def lost_unacked(world: World) -> bool:
-    """The relay confirmed a message of which no word came, and it is not there."""
+    """A message without a delivery report is missing, although the relay confirmed it."""
 
     def wanted(topic: Topic, send: Send) -> bool:
         return (
@@ -69,7 +69,7 @@ def lost_unacked(world: World) -> bool:
 
 
 def lost_unsent(world: World) -> bool:
-    """The relay made no message of a change, gave no reason, and confirmed it."""
+    """The relay confirmed a change without making a message of it and without giving a reason."""
     found = [s for s in world.sends if s.without and s.lsn <= world.confirmed]
     for send in found[:1]:
         send.without, send.truth = None, "lost_unsent"
@@ -78,7 +78,7 @@ def lost_unsent(world: World) -> bool:
 
 
 def pending(world: World) -> bool:
-    """The last message was never heard of, and never confirmed."""
+    """The last message is neither acknowledged nor confirmed."""
     lsn = max(s.lsn for s in world.sends) + 1
     made = [
         s
@@ -100,7 +100,7 @@ def pending(world: World) -> bool:
 
 
 def refused(world: World) -> bool:
-    """Kafka refused a message, and the policy dropped it."""
+    """Kafka rejected a message, and the error policy dropped it."""
     for send in victims(world, lambda t, s: not t.compacts and not opens_window(world, s))[:1]:
         if any(s is not send and s.identity == send.identity for s in world.sends):
             return False
@@ -112,7 +112,7 @@ def refused(world: World) -> bool:
 
 
 def duplicated(world: World) -> bool:
-    """A byte-equal copy stands at the end of the key's partition."""
+    """A byte-equal copy is at the end of the key's partition."""
 
     if world.gaps:
         return False
@@ -121,8 +121,8 @@ def duplicated(world: World) -> bool:
         return (send.key_digest is not None or not topic.keyed) and world.is_confirmed(send)
 
     for send in victims(world, wanted)[:1]:
-        # If the relay went on, a later copy may be its own.
-        # Of rows that are put into the stream, too.
+        # If the relay continued after the recording, a later copy may be its own. The same holds for
+        # backfilled rows.
         own = went_on(world) or planting_put.is_put(world, send)
         time = send.time_ms if own else world.rng.choice([send.time_ms, NOW_MS])
         record = Record(send.key_digest, send.value_digest, time, "duplicated")
@@ -133,7 +133,7 @@ def duplicated(world: World) -> bool:
 
 
 def corrupted(world: World) -> bool:
-    """The value at a message's place is another, or its key is."""
+    """The record at a message's offset has a different value or a different key."""
     for send in victims(world, lambda topic, _: True)[:1]:
         record = record_at(world, send)
         if send.value_digest is not None and send.key_digest is not None and world.rng.random() < 0.3:
@@ -161,7 +161,7 @@ def _tombstones(world: World, send: Send) -> bool:
 
 
 def miscoded(world: World) -> bool:
-    """The relay sent something else than PostgreSQL said."""
+    """The relay sent a value that differs from PostgreSQL's."""
     for send in victims(world, lambda topic, _: True)[:1]:
         record = record_at(world, send)
         send.truth = record.truth = "corrupted"
@@ -172,7 +172,7 @@ def miscoded(world: World) -> bool:
 
 
 def equivalent(world: World) -> bool:
-    """The bytes differ, and the row is the same."""
+    """The bytes differ, but the row is the same."""
     for send in victims(world, lambda topic, send: send.value_digest is not None)[:1]:
         record_at(world, send).value_digest = world.fresh_value()
         world.equal_pairs.add(send.id)
@@ -182,7 +182,7 @@ def equivalent(world: World) -> bool:
 
 
 def reordered(world: World) -> bool:
-    """A message of a key came behind later ones."""
+    """A message of a key came after later messages of that key."""
     if world.gaps:
         return False
     rng = world.rng
@@ -206,7 +206,7 @@ def reordered(world: World) -> bool:
 
 
 def exchanged(world: World) -> bool:
-    """Two messages of a key have changed places behind the ledger's back."""
+    """Two messages of a key are swapped, although their delivery reports say otherwise."""
     if world.gaps:
         return False
     for send in victims(world, lambda topic, s: s.key_digest is not None):
@@ -223,7 +223,7 @@ def exchanged(world: World) -> bool:
 
 
 def interleaved(world: World) -> bool:
-    """A record of a later pass stands before one of an earlier pass, of other keys."""
+    """A record of a later pass precedes one of an earlier pass, with different keys."""
     if world.gaps:
         return False
     found = victims(world, lambda topic, s: s.key_digest is not None)
@@ -247,7 +247,7 @@ def interleaved(world: World) -> bool:
 
 
 def moved(world: World) -> bool:
-    """A message that was lost was sent again, byte for byte."""
+    """A lost message was sent again, byte for byte."""
     for send in victims(world, is_provable_loss(world))[:1]:
         record = take_away(world, send)
         append_beside(world, send, record)
@@ -257,7 +257,7 @@ def moved(world: World) -> bool:
 
 
 def _stranger(world: World, record: Record) -> bool:
-    """Put a record among ours or at the end of a partition."""
+    """Put a foreign record between ours or at the end of a partition."""
     rng = world.rng
     places = []
     for topic in world.topics.values():
@@ -280,7 +280,7 @@ def _stranger(world: World, record: Record) -> bool:
 
 
 def phantom(world: World) -> bool:
-    """A row of ours that was never committed, with or without headers."""
+    """A record that looks like the relay's holds a row that was never committed, with or without headers."""
     if world.gaps:
         return False
     confirmed = [s.lsn for s in world.sends if s.lsn <= world.confirmed]
@@ -290,13 +290,13 @@ def phantom(world: World) -> bool:
 
 
 def foreign(world: World) -> bool:
-    """Another producer's record."""
+    """Another producer wrote a record."""
     key = world.rng.choice([None, world.fresh_value()])
     return _stranger(world, Record(key, world.fresh_value(), NOW_MS, "foreign", is_ours=False))
 
 
 def own_key_by_another(world: World) -> bool:
-    """Another producer's record under a key of ours, which readers now take for the row."""
+    """Another producer wrote a record under one of our keys, which readers now take for the row."""
     for send in victims(world, lambda t, s: s.key_digest is not None)[:1]:
         record = Record(send.key_digest, world.fresh_value(), NOW_MS, "foreign", is_ours=False)
         append_beside(world, send, record)
@@ -306,7 +306,7 @@ def own_key_by_another(world: World) -> bool:
 
 
 def replaced(world: World) -> bool:
-    """The broker lost a message and gave its offset to another producer's."""
+    """The broker lost a message and gave its offset to another producer's record."""
     for send in victims(world, is_provable_loss(world))[:1]:
         record = Record(world.fresh_value(), world.fresh_value(), NOW_MS, "foreign", is_ours=False)
         log_of(world, send)[send.place[2]] = record
@@ -317,7 +317,7 @@ def replaced(world: World) -> bool:
 
 
 def resurrected(world: World) -> bool:
-    """A tombstone has gone, and the row before it is still there."""
+    """A tombstone is missing, and the row before it is still there."""
 
     def wanted(topic: Topic, send: Send) -> bool:
         of_key = [s for s in world.sends if (s.topic, s.key_digest) == (send.topic, send.key_digest)]

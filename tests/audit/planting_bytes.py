@@ -1,14 +1,14 @@
-"""Faults that change a record where it stands: its key's bytes, its time, its headers."""
+"""Faults that change a record in place: its key's bytes, its time, its headers."""
 
 from tests.audit.victims import record_at, use, victims
 from tests.audit.world import Send, Topic, World
 
 
 def rekeyed(world: World) -> bool:
-    """The key is in other bytes that decode the same, so that it is another key to brokers."""
+    """The key has different bytes that decode the same, so brokers treat it as a different key."""
 
     def wanted(topic: Topic, send: Send) -> bool:
-        # What it took away when it stood under its own key has no excuse any more.
+        # The records that it replaced under its own key now have no excuse for being missing.
         of_key = [s for s in world.sends if (s.topic, s.key_digest) == (send.topic, send.key_digest)]
         return send.key_digest is not None and (
             not topic.compacts or all(s.truth == "matched" for s in of_key)
@@ -25,7 +25,7 @@ def rekeyed(world: World) -> bool:
 
 
 def retimed(world: World) -> bool:
-    """A record has another timestamp than its message."""
+    """A record has a different timestamp than its message."""
     for send in victims(world, lambda topic, _: True)[:1]:
         record_at(world, send).ts += world.rng.choice([-1, 1, 60_000])
         use(world, send)
@@ -34,7 +34,7 @@ def retimed(world: World) -> bool:
 
 
 def reheadered(world: World) -> bool:
-    """A record has other headers than its message, or one of the two has none."""
+    """A record has different headers than its message, or only one of the two has headers."""
     for send in victims(world, lambda topic, _: True)[:1]:
         record = record_at(world, send)
         send.headers_digest, record.headers_digest = world.rng.choice([(1, 2), (None, 2), (1, None)])

@@ -1,11 +1,11 @@
-"""Copies that stand in another topic, or seem to."""
+"""Real and apparent copies in other topics."""
 
 from tests.audit.victims import oldest_tail_ms, use, victims
 from tests.audit.world import DAY_MS, NOW_MS, Record, Send, World
 
 
 def copied_elsewhere(world: World) -> bool:
-    """A copy of a message, of a tombstone or of a row without a key, too, stands in another topic."""
+    """A copy of a message is in another topic; also of a tombstone or of a row without a key."""
     until = min(oldest_tail_ms(world), max(s.time_ms for s in world.sends))
     for send in victims(world, lambda *_: True):
         for topic in world.topics.values():
@@ -18,7 +18,7 @@ def copied_elsewhere(world: World) -> bool:
             places = [p for p, log in enumerate(topic.logs) if any(r.send for r in log.values())]
             if not places:
                 continue
-            # One that looks like the topic's own, and is as late as what the relay sends next, may be that.
+            # The relay itself may have sent a copy that looks like the topic's own and is recent enough.
             is_ours = send.time_ms < until and world.rng.random() < 0.5
             record = Record(send.key_digest, send.value_digest, send.time_ms, "misrouted", is_ours=is_ours)
             topic.append(world.rng.choice(places), record)
@@ -28,11 +28,11 @@ def copied_elsewhere(world: World) -> bool:
 
 
 def twin_tombstones(world: World) -> bool:
-    """Tombstones of two tables are the same bytes, as in JSON: one is lost, and the other is doubled."""
+    """Tombstones of two tables have the same bytes, as in JSON: one is lost, and the other is duplicated."""
     names = [t.name for t in world.topics.values() if t.keyed and t.settings_known and not t.compacts]
     if len(names) < 2 or world.gaps or any(s.lsn > world.confirmed for s in world.sends):
         return False
-    # What stands behind the recording would stand within it.
+    # Records from after the recording would end up inside it.
     if any(r.truth == "outside_window" for name in names for _, _, r in world.topics[name].records()):
         return False
     key, hashed = world.fresh_value(), world.rng.getrandbits(31)

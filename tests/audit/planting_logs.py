@@ -1,4 +1,4 @@
-"""Faults that are planted into a whole log, into a topic's settings, or into the recording itself."""
+"""Faults that affect a whole log, a topic's settings, or the recording itself."""
 
 from tests.audit.planting_unrecorded import has_late_duplicate
 from tests.audit.victims import append_beside, is_provable_loss, take_away, use, victims
@@ -6,7 +6,7 @@ from tests.audit.world import DAY_MS, NOW_MS, Record, Send, Topic, World
 
 
 def start_moved(world: World) -> bool:
-    """Somebody had records deleted from the beginning of a log that keeps everything."""
+    """Records were deleted from the beginning of a log that keeps everything."""
     for topic in world.topics.values():
         if topic.compacts or topic.retention_bytes >= 0 or topic.retention_ms >= 0 or any(topic.low):
             continue
@@ -50,7 +50,7 @@ def _drop(world: World, topic: Topic, p: int, gone: set[int]) -> None:
             world.used_keys.add((send.topic, send.key_digest))
     for o in gone & set(topic.logs[p]):
         del topic.logs[p][o]
-    # A change that came twice and of which only one is left came once.
+    # A change that was sent twice and has only one record left counts as sent once.
     firsts: dict[tuple[int, int, int, str | None], Send] = {}
     for send in world.sends:
         if send.topic and send.truth in ("matched", "redelivered") and send.in_transaction:
@@ -62,7 +62,7 @@ def _drop(world: World, topic: Topic, p: int, gone: set[int]) -> None:
 
 
 def gone_with_its_tombstone(world: World) -> bool:
-    """Nothing of a key is left, and its tombstone is too young to have gone."""
+    """All records of a key are missing, although its tombstone is too young to have been compacted."""
     for topic in world.topics.values():
         mine = [s for s in world.sends if s.topic == topic.name]
         if (
@@ -86,7 +86,7 @@ def gone_with_its_tombstone(world: World) -> bool:
             for p, o in records:
                 del topic.logs[p][o]
             for send in of_key:
-                # The cleaner may have replaced each of them by the next one; nothing excuses the last.
+                # The cleaner may have replaced each of them by the next one, but the last has no excuse.
                 send.truth = "lost_acked" if send is last else "indeterminate"
             use(world, last)
             return True
@@ -94,7 +94,7 @@ def gone_with_its_tombstone(world: World) -> bool:
 
 
 def taken_too_early(world: World) -> bool:
-    """A message has gone from a compacted log, and what came behind it may not be compacted yet."""
+    """A record is missing from a compacted log, but its key's next record is too young to be compacted."""
     if has_late_duplicate(world):
         return False
 
@@ -112,7 +112,7 @@ def taken_too_early(world: World) -> bool:
 
 
 def settings_hidden(world: World) -> bool:
-    """We may not see a topic's settings, so no excuse can be proven."""
+    """A topic's settings can't be read, so no excuse can be proven."""
     for topic in world.topics.values():
         if any(s.topic == topic.name and s.truth.startswith("lost") for s in world.sends):
             continue
@@ -130,7 +130,7 @@ def settings_hidden(world: World) -> bool:
 
 
 def gap_in_recording(world: World) -> bool:
-    """The relay sent changes that were not recorded, between two that were."""
+    """Between two recorded changes, the relay sent changes that were not recorded."""
     if any(
         r.truth in ("phantom", "duplicated") for topic in world.topics.values() for _, _, r in topic.records()
     ):
@@ -138,7 +138,7 @@ def gap_in_recording(world: World) -> bool:
     stream = [s for s in world.sends if s.topic and s.offset is not None and s.op != "snapshot"]
     for send in world.rng.sample(stream, len(stream)):
         topic, p = world.topic_of(send), send.place[1]
-        # What was misrouted may stand out of its turn, a row of the snapshot too.
+        # A misrouted message may be out of order, and so may a row of the snapshot.
         before = [s.offset for s in world.sends if s.partition == send.partition and s.topic == send.topic
                   and s.offset is not None and s.id < send.id]  # fmt: skip
         later = [s.place[2] for s in stream if s.place[:2] == send.place[:2] and s.id >= send.id]

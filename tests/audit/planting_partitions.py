@@ -5,7 +5,7 @@ from tests.audit.world import Record, Send, Topic, World
 
 
 def misrouted_by_relay(world: World) -> bool:
-    """The ledger and Kafka agree on a partition that is not the key's."""
+    """The delivery report and Kafka agree on a partition that is not the key's."""
 
     def wanted(topic: Topic, send: Send) -> bool:
         sends = [s for s in world.sends if s.topic == topic.name and s.partition is not None]
@@ -31,7 +31,7 @@ def misrouted_by_relay(world: World) -> bool:
 
 
 def misrouted_later(world: World) -> bool:
-    """A message has gone from its place, and stands in another partition or topic."""
+    """A message is missing at its offset and is in another partition or topic instead."""
     others = list(world.topics.values())
     for send in victims(world, lambda t, s: is_provable_loss(world)(t, s) and s.key_digest is not None):
         places = [
@@ -51,7 +51,7 @@ def misrouted_later(world: World) -> bool:
 
 
 def misrouted_copy(world: World) -> bool:
-    """A copy of a message stands in a partition that is not the key's."""
+    """A copy of a message is in a partition that is not the key's."""
     for send in victims(world, lambda t, s: t.partitions > 1 and s.key_hash is not None):
         topic = world.topic_of(send)
         if not _knows_homes(world, topic):

@@ -1,4 +1,4 @@
-"""Faults of rows that were put into the stream, and what a run that nobody recorded makes of them."""
+"""Faults of backfilled rows, and rows that an unrecorded run backfilled."""
 
 from tests.audit.planting_unrecorded import has_late_duplicate
 from tests.audit.victims import (
@@ -15,12 +15,12 @@ from tests.audit.world import NOW_MS, Record, Send, Topic, World
 
 
 def is_put(world: World, send: Send) -> bool:
-    """Whether it is a row, or a tombstone, that was put into the stream."""
+    """Return whether a message is a backfilled row or tombstone."""
     return not send.in_transaction and send.pass_number in world.reached
 
 
 def lost_put(world: World) -> bool:
-    """The broker lost a row that was put into the stream: the transaction that follows it is whole."""
+    """The broker lost a backfilled row, while the transaction after it is complete."""
     provable = is_provable_loss(world)
     for send in victims(world, lambda topic, s: is_put(world, s) and provable(topic, s))[:1]:
         take_away(world, send)
@@ -31,7 +31,7 @@ def lost_put(world: World) -> bool:
 
 
 def unheard_put(world: World) -> bool:
-    """No word came of a row that was put into the stream, which then came further; and it is not there."""
+    """A backfilled row without a delivery report is missing, although the pass got further."""
 
     def wanted(topic: Topic, send: Send) -> bool:
         return (
@@ -53,7 +53,7 @@ def unheard_put(world: World) -> bool:
 
 
 def doubled_put(world: World) -> bool:
-    """A row that was put into the stream stands there twice."""
+    """A backfilled row is in the topic twice."""
     if world.gaps:
         return False
 
@@ -72,7 +72,7 @@ def doubled_put(world: World) -> bool:
 
 
 def stale_put(world: World) -> bool:
-    """A row that was put into the stream came behind a newer one of its key: it is as it once was."""
+    """A backfilled row came after a newer row of its key and restored an old state."""
     if world.gaps:
         return False
     for send in victims(world, lambda topic, s: s.key_digest is not None and is_put(world, s)):
@@ -89,7 +89,7 @@ def stale_put(world: World) -> bool:
 
 
 def chunk_again(world: World) -> bool:
-    """A run that nobody recorded sent a chunk once more, with the same rows, for nobody had noted its end."""
+    """An unrecorded run sent the same rows of a chunk again because the chunk's end was not noted."""
     if has_late_duplicate(world):
         return False
     for send in victims(world, lambda t, s: not t.compacts and t.keyed and is_put(world, s))[:1]:
@@ -101,7 +101,7 @@ def chunk_again(world: World) -> bool:
 
 
 def put_later(world: World) -> bool:
-    """Rows were put into the stream when the recording had ended, and are what they were."""
+    """Rows were backfilled after the recording had ended, and have not changed since."""
     if has_late_duplicate(world):
         return False
     for send in victims(world, lambda t, s: not t.compacts and t.keyed)[:1]:

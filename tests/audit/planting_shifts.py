@@ -1,4 +1,4 @@
-"""Logs that were restored: every record is there, and stands elsewhere."""
+"""Restored logs: every record is there, but at a different offset."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ from tests.audit.world import Record, Send, Topic, World
 
 
 def shifted(world: World) -> bool:
-    """All records of a partition stand further behind."""
+    """All records of a partition have higher offsets than they had."""
     for topic, p, mine in _restorable(world):
         by = world.rng.randint(1, 3)
         _shift(topic, p, min(send.place[2] for send in mine), by)
@@ -18,7 +18,7 @@ def shifted(world: World) -> bool:
 
 
 def doubled_when_restored(world: World) -> bool:
-    """A message was written twice, one behind the other, and all behind it is shifted."""
+    """A message was written twice in a row, and all later records are shifted."""
     for topic, p, mine in _restorable(world):
         for send in world.rng.sample(mine, len(mine)):
             if has_twin(world, send) or send.key_digest is None or not world.is_confirmed(send):
@@ -33,7 +33,7 @@ def doubled_when_restored(world: World) -> bool:
 
 
 def _restorable(world: World) -> Iterator[tuple[Topic, int, list[Send]]]:
-    """Yield topic, partition and messages where nothing has gone, and no other fault is."""
+    """Yield topic, partition and messages where no record is missing and there is no other fault."""
     for topic in world.rng.sample(list(world.topics.values()), len(world.topics)):
         sends = [s for s in world.sends if s.topic == topic.name]
         if world.gaps or topic.compacts or any((s.topic, s.key_digest) in world.used_keys for s in sends):

@@ -1,10 +1,10 @@
-"""Recordings that end in a tail which was not confirmed, and which came again when nobody recorded."""
+"""Recordings that end in an unconfirmed tail, which an unrecorded run sent again."""
 
 from tests.audit.world import Record, Send, World
 
 
 def tail_again(world: World) -> bool:
-    """The relay sent its tail once more, some of it in other bytes, as values were read anew."""
+    """The relay sent its tail again, some of it with different bytes because values were read again."""
     newest: dict[tuple[int, int, int, str | None], Send] = {}
     for send in sorted(world.sends, key=lambda s: s.id):
         if send.topic and send.in_transaction and send.lsn > world.confirmed:
@@ -24,7 +24,7 @@ def tail_again(world: World) -> bool:
             record.value_digest = world.fresh_value()
             record.lsn, record.ordinal = world.rng.choice([(None, None), (send.lsn, send.ordinal)])
         elif send.truth == "pending":
-            # Nobody can tell it from the one of which no word came.
+            # It can't be distinguished from the one without a delivery report.
             record.truth, record.send, send.truth = "matched", send, "matched"
         topic.append(p, record)
         world.used_keys.add((send.topic, send.key_digest))
@@ -42,13 +42,13 @@ def _may_come_again(world: World, send: Send) -> bool:
         and (send.topic, send.key_digest) not in world.used_keys
         and send.truth in ("matched", "redelivered", "pending")
         and (send.truth != "pending" or len(same) == 1)
-        # Of one without a key nobody knows in which partition it arrived.
+        # Without a key and a delivery report, the partition in which it arrived is unknown.
         and (send.key_digest is not None or send.state == "acknowledged")
     )
 
 
 def superseded_again(world: World) -> bool:
-    """A change of the tail had no message, for its row was gone; it has one when it comes again."""
+    """A change of the tail had no message because its row was deleted, and has one when it is sent again."""
     found = [s for s in world.sends if s.without and s.lsn > world.confirmed]
     places = [
         (topic, p)

@@ -1,11 +1,11 @@
-"""What a relay sent that was not recorded, none of which is a fault."""
+"""Records that a relay sent outside of the recording; none of them is a fault."""
 
 from tests.audit.victims import append_beside, use, victims
 from tests.audit.world import NOW_MS, Record, World
 
 
 def later_of_the_relay(world: World) -> bool:
-    """The relay went on when the recording had ended; its headers say so, or the time does."""
+    """The relay continued after the recording had ended, as the headers or the time show."""
     if has_late_duplicate(world):
         return False
     lsn = world.rng.choice([None, max(s.lsn for s in world.sends) + 1000])
@@ -18,7 +18,7 @@ def later_of_the_relay(world: World) -> bool:
 
 
 def sent_again(world: World) -> bool:
-    """A run that nobody recorded sent once more what had not been confirmed."""
+    """An unrecorded run sent the unconfirmed messages again."""
     for send in victims(world, lambda t, s: not t.compacts and not world.is_confirmed(s))[:1]:
         record = Record(send.key_digest, send.value_digest, send.time_ms, "outside_window")
         append_beside(world, send, record)
@@ -28,7 +28,7 @@ def sent_again(world: World) -> bool:
 
 
 def same_bytes_later(world: World) -> bool:
-    """The relay went on, and a row became again what it was; headers say so, or that something else came."""
+    """The relay continued, and a row returned to an earlier value, as headers or later records show."""
     if has_late_duplicate(world):
         return False
     lsn = world.rng.choice([None, max(s.lsn for s in world.sends) + 1000])
@@ -45,7 +45,7 @@ def same_bytes_later(world: World) -> bool:
 
 
 def went_on(world: World) -> bool:
-    """Whether there is a record that only a relay can have sent which went on."""
+    """Return whether a record proves that the relay continued after the recording."""
     last = max(s.time_ms for s in world.sends)
     return any(
         r.truth == "outside_window" and r.ts > last for t in world.topics.values() for _, _, r in t.records()
@@ -53,7 +53,7 @@ def went_on(world: World) -> bool:
 
 
 def has_late_duplicate(world: World) -> bool:
-    """Whether there is a copy which would be the relay's own, if the relay had gone on."""
+    """Return whether a copy would be the relay's own if the relay had continued."""
     last = max(s.time_ms for s in world.sends)
     return any(
         r.truth == "duplicated" and r.ts > last for t in world.topics.values() for _, _, r in t.records()

@@ -1,4 +1,4 @@
-"""Plants a thousand cases and writes the confusion matrix into docs/audit.md: ``make audit-proof``.
+"""Plant a thousand cases and write the confusion matrix into docs/audit.md: ``make audit-proof``.
 
 python -m tests.audit.proof [--cases N] [--seed N] [--write]
 """
@@ -23,7 +23,7 @@ Matrix = Counter[tuple[str, str]]
 
 
 def confusion(expected: Counter[truth.Finding], found: Counter[truth.Finding]) -> Matrix:
-    """Return how often what was planted as one class was reported as which."""
+    """Return how often a fault planted as one class was reported as which class."""
     matrix: Matrix = Counter()
     left = found.copy()
     for finding, number in expected.items():
@@ -42,9 +42,9 @@ def confusion(expected: Counter[truth.Finding], found: Counter[truth.Finding]) -
 
 
 def case(number: int) -> tuple[world.World, list[str]]:
-    """Return the world of a seed, and what was planted in it.
+    """Return the world of a seed and the faults planted in it.
 
-    Every fault has its turn as the first of a case; every tenth case is clean.
+    Each fault is the first one of a case in turn; every tenth case is clean.
     """
     rng = random.Random(number)
     changes = rng.choice([5, 20, 60])
@@ -65,11 +65,11 @@ def _one(number: int) -> tuple[Matrix, list[str], int | None]:
 
 
 def run(cases: int, seed: int) -> tuple[Matrix, Counter[str], list[int]]:
-    """Return the matrix, how often each fault was planted, and the seeds of cases that went wrong."""
+    """Return the matrix, how often each fault was planted, and the seeds of the cases that failed."""
     matrix: Matrix = Counter()
     faults: Counter[str] = Counter()
     wrong = []
-    # A case is some hundred small statements, each planned anew: as many processes as there are cores.
+    # A case is some hundred small statements, each of which is planned separately: use one process per core.
     with multiprocessing.get_context("spawn").Pool() as pool:
         for this, planted, number in pool.imap_unordered(_one, range(seed, seed + cases), chunksize=8):
             matrix += this
@@ -79,32 +79,32 @@ def run(cases: int, seed: int) -> tuple[Matrix, Counter[str], list[int]]:
 
 
 def table(matrix: Matrix, faults: Counter[str], cases: int, seed: int) -> str:
-    """Return the matrix in Markdown: of the identity only what is on the diagonal is worth a line."""
-    order = [*("matched",), *CLASSES, _NOTHING]
+    """Return the matrix in Markdown: the sum of correctly reported classes, and a table of the others."""
+    kinds = faults.keys() - {"(clean)"}
     lines = [
         f"{cases:,} cases, seeds {seed} to {seed + cases - 1}; "
-        f"{sum(faults.values()) - faults['(clean)']:,} faults planted, {faults['(clean)']} cases left clean.",
-        "",
-        "| class | planted | found as such | as another | missed | found, not planted | precision | recall |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|",
+        f"{sum(faults[kind] for kind in kinds):,} faults of {len(kinds)} kinds planted, "
+        f"{faults['(clean)']} cases left clean.",
     ]
-    for name in order[:-1]:
+    exact, off = [], []
+    for name in ("matched", *CLASSES):
         planted = sum(n for (p, _), n in matrix.items() if p == name)
         reported = sum(n for (_, r), n in matrix.items() if r == name)
-        if not planted and not reported:
-            continue
-        right = matrix[name, name]
-        missed = matrix[name, _NOTHING]
-        lines.append(
-            f"| {name} | {planted:,} | {right:,} | {planted - right - missed:,} | {missed:,} "
-            f"| {reported - right:,} | {right / max(reported, 1):.3f} | {right / max(planted, 1):.3f} |"
-        )
-    lines += ["", "Faults planted: " + ", ".join(f"{n} {faults[n]}" for n in sorted(planting.FAULTS)) + "."]
+        right, missed = matrix[name, name], matrix[name, _NOTHING]
+        if planted == reported == right:
+            exact += [planted] if planted else []
+        else:
+            wrong = f"{planted - right - missed:,} | {missed:,} | {reported - right:,}"
+            off.append(f"| {name} | {planted:,} | {right:,} | {wrong} |")
+    lines += [f"Found as planted, neither more nor fewer: {sum(exact):,} findings of {len(exact)} classes."]
+    if off:
+        lines += ["", "| class | planted | found as such | as another | missed | found, not planted |"]
+        lines += ["|---|---:|---:|---:|---:|---:|", *off]
     return "\n".join(lines)
 
 
 def main() -> int:
-    """Run, print, and write the document if asked to; 1 if anything is off the diagonal."""
+    """Run, print, and write the document if requested; return 1 if anything is off the diagonal."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--cases", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=10_000)

@@ -1,6 +1,6 @@
-"""Faults of a log, each with what the audit must find: planted by somebody who can write a broker's files.
+"""Faults of a log, each with the expected findings; planting them takes write access to a broker's files.
 
-A table's log is always the same (`CHANGES`), so each fault chooses its places by what stands there.
+A table's log is always the same (`CHANGES`), so each fault chooses its offsets by their contents.
 """
 
 from collections import Counter
@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from tests.audit.segment_files import Rec
 
-#: (operation, key) of each message, at the offset of its number.
+#: (operation, key) of each message; its index is its offset.
 CHANGES = (
     *(
         ("insert", 1),
@@ -31,7 +31,7 @@ CHANGES = (
     ),
     *(("update", 5), ("insert", 7)),
 )
-#: Messages that have older and newer ones of their key; the newest ones of keys with rows; tombstones.
+#: Messages that have older and newer ones of their key; the newest messages of keys with rows; tombstones.
 INNER, NEWEST, LAST_TOMBSTONE, SINGLE = (0, 1, 2), (4, 7, 9, 14), (6, 13), 15
 
 Found = Counter[str]
@@ -40,13 +40,13 @@ Fault = Callable[[Log, int], Found]
 
 
 def lost(log: Log, turn: int) -> Found:
-    """A record is gone that a newer one of its key replaced."""
+    """A record that a newer one of its key replaced is missing."""
     del log[INNER[turn % 3]]
     return Counter(lost_acked=1, offset_gap=1)
 
 
 def lost_newest(log: Log, turn: int) -> Found:
-    """A key's newest row is gone, and the one before it is there."""
+    """A key's newest row is missing, and the one before it is there."""
     del log[NEWEST[turn % 4]]
     return Counter(lost_acked=1, offset_gap=1, regressed=1)
 
@@ -58,7 +58,7 @@ def lost_tombstone(log: Log, turn: int) -> Found:
 
 
 def lost_start(log: Log, turn: int) -> Found:
-    """The first records are gone."""
+    """The first records are missing."""
     number = 1 + turn % 3
     del log[:number]
     return Counter(lost_acked=number, offset_gap=1)
@@ -78,25 +78,25 @@ def damaged(log: Log, turn: int) -> Found:
 
 
 def doubled_at_end(log: Log, turn: int) -> Found:
-    """A copy of the newest message of a key stands at the end."""
+    """A copy of the newest message of a key is at the end."""
     log.append(replace(log[NEWEST[turn % 4]], offset=log[-1].offset + 1))
     return Counter(duplicated=1)
 
 
 def doubled_older(log: Log, turn: int) -> Found:
-    """A copy of an older message of a key stands at the end."""
+    """A copy of an older message of a key is at the end."""
     log.append(replace(log[INNER[turn % 3]], offset=log[-1].offset + 1))
     return Counter(duplicated=1, regressed=1)
 
 
 def doubled_within(log: Log, turn: int) -> Found:
-    """A message stands twice, one behind the other, and all behind it is shifted."""
+    """A message is in the log twice in a row, and all later records are shifted."""
     at = (3, 8, 10)[turn % 3]
     return _insert(log, at + 1, replace(log[at])) + Counter(duplicated=1)
 
 
 def doubled_tombstone(log: Log, turn: int) -> Found:
-    """The same of a tombstone of which there is another one with the same bytes."""
+    """A tombstone is in the log twice in a row, and a later tombstone has the same bytes."""
     return _insert(log, 12, replace(log[11])) + Counter(duplicated=1)
 
 
@@ -108,7 +108,7 @@ def _insert(log: Log, at: int, record: Rec) -> Found:
 
 
 def changed(log: Log, turn: int) -> Found:
-    """A value says something else, under a checksum that holds."""
+    """A value has changed, under a valid checksum."""
     record = log[INNER[turn % 3]]
     assert record.value is not None
     record.value = record.value.replace(b"v", b"w")
@@ -116,7 +116,7 @@ def changed(log: Log, turn: int) -> Found:
 
 
 def changed_newest(log: Log, turn: int) -> Found:
-    """The newest value of a key says something else."""
+    """The newest value of a key has changed."""
     record = log[NEWEST[turn % 4]]
     assert record.value is not None
     record.value = record.value.replace(b"v", b"w")
@@ -142,7 +142,7 @@ def unkeyed(log: Log, turn: int) -> Found:
 
 
 def rekeyed(log: Log, turn: int) -> Found:
-    """A key is in other bytes that decode the same."""
+    """A key has different bytes that decode the same."""
     record = log[(*INNER, SINGLE)[turn % 4]]
     assert record.key is not None
     record.key = _otherwise(record.key)
@@ -150,7 +150,7 @@ def rekeyed(log: Log, turn: int) -> Found:
 
 
 def rekeyed_tombstone(log: Log, turn: int) -> Found:
-    """A tombstone is for a key in other bytes, so that the row of its own is still there."""
+    """A tombstone's key has different bytes, so the row under its original key is still there."""
     record = log[LAST_TOMBSTONE[turn % 2]]
     assert record.key is not None
     record.key = _otherwise(record.key)
@@ -158,7 +158,7 @@ def rekeyed_tombstone(log: Log, turn: int) -> Found:
 
 
 def _otherwise(data: bytes) -> bytes:
-    """Return bytes that decode the same: more blanks, or the branch of a union in a longer varint."""
+    """Return different bytes that decode the same: more blanks, or a longer varint for a union's branch."""
     if data[:1] == b"{":
         return data.replace(b": ", b":  ", 1)
     assert data[5:6] == b"\x02"
@@ -166,7 +166,7 @@ def _otherwise(data: bytes) -> bytes:
 
 
 def equivalent(log: Log, turn: int) -> Found:
-    """A value is in other bytes that decode the same."""
+    """A value has different bytes that decode the same."""
     record = log[(*INNER, *NEWEST)[turn % 7]]
     assert record.value is not None
     record.value = _otherwise(record.value)
@@ -174,13 +174,13 @@ def equivalent(log: Log, turn: int) -> Found:
 
 
 def exchanged(log: Log, turn: int) -> Found:
-    """Two messages of a key have changed places, the newest one among them."""
+    """Two messages of a key are swapped, one of them the newest."""
     one, other = ((2, 4), (1, 9), (8, 14))[turn % 3]
     return _exchange(log, one, other) + Counter(reordered=1, regressed=1)
 
 
 def exchanged_keys(log: Log, turn: int) -> Found:
-    """Two messages of two keys have changed places."""
+    """Two messages of two keys are swapped."""
     one, other = ((3, 5), (8, 10), (14, 15))[turn % 3]
     return _exchange(log, one, other)
 
@@ -191,34 +191,34 @@ def _exchange(log: Log, one: int, other: int) -> Found:
 
 
 def moved_to_end(log: Log, turn: int) -> Found:
-    """A message was written again, late, and no newer one of its key is there."""
+    """A message was written again later, and no newer one of its key is there."""
     at = NEWEST[turn % 4]
     log.append(replace(log.pop(at), offset=log[-1].offset + 1))
     return Counter(moved=1, offset_gap=1)
 
 
 def shifted(log: Log, turn: int) -> Found:
-    """The log was restored, and all of it stands further behind."""
+    """The log was restored, and all of its offsets are higher."""
     for record in log:
         record.offset += 1 + turn % 3
     return Counter(moved=len(log), offset_gap=1)
 
 
 def foreign(log: Log, turn: int) -> Found:
-    """Another producer's record stands at the end."""
+    """Another producer's record is at the end."""
     log.append(Rec(log[-1].offset + 1, log[-1].ts, b"theirs", b"\x01theirs"))
     return Counter(foreign=1)
 
 
 def replaced(log: Log, turn: int) -> Found:
-    """Another producer's record stands at the place of a message."""
+    """Another producer's record is at the offset of a message."""
     at = INNER[turn % 3]
     log[at] = Rec(at, log[at].ts + 1, b"theirs", b"\x01theirs")
     return Counter(lost_acked=1, foreign=1)
 
 
 def phantom(log: Log, turn: int) -> Found:
-    """A row of the relay's make that no message says."""
+    """A record looks like the relay's, but no message matches it."""
     record = log[INNER[turn % 3]]
     assert record.value is not None
     made = replace(record, offset=log[-1].offset + 1, value=record.value.replace(b"v", b"p"))
@@ -227,13 +227,13 @@ def phantom(log: Log, turn: int) -> Found:
 
 
 def retimed(log: Log, turn: int) -> Found:
-    """A record has another time."""
+    """A record has a different time."""
     log[turn % len(log)].ts -= 1
     return Counter(time_differs=1)
 
 
 def reheadered(log: Log, turn: int) -> Found:
-    """A record has other headers: one more, one whose name is no text, another value, or none."""
+    """A record has different headers: an extra one, an invalid name, a changed value, or none."""
     record = log[turn % len(log)]
     first, *rest = record.headers
     record.headers = [
@@ -246,7 +246,7 @@ def reheadered(log: Log, turn: int) -> Found:
 
 
 def untouched(log: Log, turn: int) -> Found:
-    """The log is as it was."""
+    """The log is unchanged."""
     return Counter()
 
 

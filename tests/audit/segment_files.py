@@ -1,14 +1,14 @@
 """Kafka's own segment files: record batches of format 2, read and written as a broker does.
 
-What is written has one batch for each record, so that offsets may have gaps as in a log that was compacted.
+`write` makes one batch for each record, so that offsets may have gaps as in a compacted log.
 """
 
 import struct
 from dataclasses import dataclass, field
 from pathlib import Path
 
-#: Base offset, length, leader epoch, magic, checksum; then what the checksum covers: attributes, last
-#: offset's delta, first and last timestamp, producer's id, epoch and sequence, number of records.
+#: Base offset, length, leader epoch, magic, checksum; then the fields that the checksum covers: attributes,
+#: last offset's delta, first and last timestamp, producer's id, epoch and sequence, number of records.
 _HEAD, _BODY = struct.Struct(">qiibI"), struct.Struct(">hiqqqhii")
 _SEGMENT = "00000000000000000000"
 _TABLE: list[int] = []
@@ -27,7 +27,7 @@ class Rec:
     key: bytes | None
     value: bytes | None
     headers: list[tuple[bytes, bytes | None]] = field(default_factory=list)
-    #: Its checksum is not to hold.
+    #: Write the record with an invalid checksum.
     is_damaged: bool = False
 
 
@@ -103,7 +103,7 @@ def _record(data: bytes, base: int, first_ts: int) -> Rec:
 
 
 def write(folder: Path, records: list[Rec]) -> None:
-    """Write the records as a partition's one segment; the broker, which is stopped, makes indexes anew."""
+    """Write the records as a partition's only segment; the stopped broker rebuilds indexes when it starts."""
     for path in folder.glob(f"{_SEGMENT}.*"):
         path.unlink()
     for path in folder.glob("*.snapshot"):
@@ -120,7 +120,7 @@ def _batch(record: Rec) -> bytes:
 
 
 def damage(folder: Path, records: list[Rec]) -> None:
-    """Make the checksums of damaged records wrong, while the broker runs: as it starts it cuts them off."""
+    """Make the checksums of damaged records wrong while the broker runs: its start would truncate them."""
     with (folder / f"{_SEGMENT}.log").open("r+b") as file:
         at = 0
         for batch, record in ((_batch(one), one) for one in records):

@@ -1,7 +1,7 @@
-"""Plants faults by rewriting Kafka's own segment files, and audits what is there: ``make audit-segments``.
+"""Plant faults by rewriting Kafka's own segment files, and audit the result: ``make audit-segments``.
 
 A relay records the same changes of many tables. The broker is stopped, the log of each table gets one fault
-(`tests.audit.segment_faults`), the broker starts again, and one audit looks at all of them.
+(`tests.audit.segment_faults`), the broker starts again, and one audit covers all of them.
 
 python -m tests.audit.segments [--rounds N]
 """
@@ -29,9 +29,9 @@ from tests.audit.segment_files import Rec, damage, read, write
 from tests.database import session
 from tests.fix_sandbox import drop_database
 
-#: How the relay sends, round by round.
+#: The relay's options in each round.
 ROUNDS: tuple[tuple[str, ...], ...] = (("--headers",), ("-f", "json", "--headers"), (), ("-f", "json"))
-#: Notes of an audit, which it counts and does not find one by one.
+#: Notes of an audit that are counted and not listed individually.
 _NOTES = ("equivalent", "moved", "offset_gap", "time_differs", "headers_differ")
 _SQL = {
     "insert": "insert into {0} values ({1}, 'v{2}')",
@@ -82,7 +82,7 @@ def stopped(sandbox: Sandbox) -> Iterator[Path]:
 
 
 def plant(sandbox: Sandbox, prefix: str, faults: Sequence[str], turn: int) -> dict[str, Found]:
-    """Plant each fault into the log of its table; return what must be found of each table."""
+    """Plant each fault into the log of its table; return the expected findings of each table."""
     planted: dict[Path, list[Rec]] = {}
     with stopped(sandbox) as logs:
         expected = _rewrite(logs, prefix, faults, turn, planted)
@@ -106,7 +106,7 @@ def _rewrite(
 
 
 def found_in(report: AuditSummary, prefix: str) -> dict[str, Found]:
-    """Return what was found of each table; the notes, which have no table, under an empty name."""
+    """Return the findings of each table; notes have no table and are under an empty name."""
     found: dict[str, Found] = {"": Counter({n: report.classes[n] for n in _NOTES if report.classes[n]})}
     for one in report.findings:
         table = one.table or f"public.{(one.topic or '').removeprefix(prefix + '.')}"
@@ -115,7 +115,7 @@ def found_in(report: AuditSummary, prefix: str) -> dict[str, Found]:
 
 
 def judge(faults: Sequence[str], expected: dict[str, Found], found: dict[str, Found]) -> list[str]:
-    """Return what is wrong with what was found, in words."""
+    """Return the differences between expected and actual findings as sentences."""
     wrong = []
     for number, fault in enumerate(faults):
         table = f"public.t{number}"
@@ -131,14 +131,14 @@ def judge(faults: Sequence[str], expected: dict[str, Found], found: dict[str, Fo
 
 
 def kinds(args: Sequence[str]) -> list[str]:
-    """Return the faults that can be planted: headers are compared where any are sent."""
+    """Return the faults that can be planted; faults of headers need a relay that sends headers."""
     return [name for name in FAULTS if "--headers" in args or name != "reheadered"]
 
 
 def round_of(
     sandbox: Sandbox, folder: Path, args: Sequence[str], turn: int, faults: Sequence[str]
 ) -> tuple[list[str], AuditSummary]:
-    """Record, plant and audit once; return what is wrong, and the report."""
+    """Record, plant and audit once; return the failures and the report."""
     services = sandbox.services()
     recording, prefix = record(services, folder, faults, args)
     expected = plant(sandbox, prefix, faults, turn)
@@ -153,16 +153,16 @@ def round_of(
 
 
 def _comparable(report: AuditSummary) -> str:
-    """Return the report's text, but for what says when and by what it was made."""
+    """Return the report's text without the engine, the times, and the note about sealing."""
     told = report.to_json()
     assert told.pop("engine") and told.pop("seconds") and told["window"].pop("now_ms")
-    # The first audit had to seal what the second found sealed.
+    # The first audit had to seal the recording; the second one found it sealed.
     told["notes"] = [note for note in told["notes"] if "were sealed before the audit" not in note]
     return json.dumps(told, default=str)
 
 
 def main() -> int:
-    """Run, and print what was planted and what was found otherwise; 1 if anything was."""
+    """Run, and print the planted faults and the unexpected findings; return 1 if there are any."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=8)
     given = parser.parse_args()

@@ -1,10 +1,10 @@
-"""What the messages are of which no word came and that are not there, in a world that is clean."""
+"""Classify messages without a delivery report that are missing in a clean world."""
 
 from tests.audit.world import Send, World
 
 
 def settle_missing(world: World) -> None:
-    """Say what the messages are that nobody heard of and that are not there, and which ones came twice."""
+    """Classify the missing messages without a delivery report, and mark the ones that arrived twice."""
     firsts: dict[tuple[int, int, int, str | None], list[Send]] = {}
     for send in world.sends:
         if send.topic and send.in_transaction:
@@ -32,7 +32,7 @@ def _may_be_excused(world: World, send: Send) -> bool:
     topic = world.topic_of(send)
     expired = any(low > 0 for low in topic.low)
     keyed = any(r.key_digest == send.key_digest and r.key_digest is not None for _, _, r in topic.records())
-    # A tombstone takes a key's rows with it, and then goes itself.
+    # A tombstone makes compaction drop a key's rows, and is then dropped itself.
     buried = send.key_digest is not None and any(
         (s.topic, s.key_digest, s.value_digest) == (send.topic, send.key_digest, None) and s.id >= send.id
         for s in world.sends

@@ -1,4 +1,4 @@
-"""How a key's bytes are written: keys that say the same are one key only if their bytes are."""
+"""Encodings of keys: equal keys are one key only if their bytes are equal."""
 
 import io
 import json
@@ -8,10 +8,9 @@ from typing import Any
 import fastavro
 import pytest
 
-from bwtui.audit.canonical_values import ODD, decode, decode_key
+from bwtui.audit.canonical_values import ODD, Schemas, decode, decode_key
 from bwtui.audit.core import DifferingPair, RecordPlace
-from bwtui.audit.decoding import Schemas
-from bwtui.verify.byte_reader import KafkaByteReader, KafkaRecord, RowReader
+from bwtui.verify.recording import KafkaByteReader, KafkaRecord, RowReader
 
 _KEY = {
     "type": "record", "name": "k",
@@ -47,7 +46,7 @@ def test_a_spelling(data: bytes, expected: str) -> None:
 
 
 class _AtHand(KafkaByteReader):
-    """Has one message and one record at hand."""
+    """Has one message and one record."""
 
     def __init__(self, sent: bytes, there: bytes) -> None:
         super().__init__({}, ["t"], [], RowReader("json", _SCHEMAS), {}, [])
@@ -72,6 +71,6 @@ class _AtHand(KafkaByteReader):
     ],
 )
 def test_rows_are_the_same_if_nothing_can_tell_them_apart(there: bytes, is_same: bool) -> None:
-    """To Python 1, 1.0 and true are equal."""
+    """In Python 1, 1.0 and true are equal."""
     reader = _AtHand(b'{"a": 1, "b": -0.0}', there)
     assert list(reader.equal_rows([DifferingPair(9, 0, 0, 0)])) == ([9] if is_same else [])

@@ -10,7 +10,7 @@ from tests.audit.made import Made
 
 def test_every_table_and_column_is_explained() -> None:
     made = Made()
-    # A message that is not there is looked for, which needs all tables of the search.
+    # A missing message starts the search, which creates all tables.
     made.send(1, 10)
     made.send(2, 20, arrives=False, state="unknown")
     _, connection = judging.audit(made.world)

@@ -1,4 +1,4 @@
-"""Cases that are made by hand, of which each says one rule; `test_planted` mixes all of them."""
+"""Handmade cases of one rule each; `test_planted` mixes all of them."""
 
 import random
 
@@ -7,13 +7,13 @@ import pytest
 from tests.audit.made import LAST_MS, Made
 from tests.audit.world import DAY_MS, NOW_MS, Record
 
-# -- messages of which no word came --------------------------------------------------------------------------
+# -- messages without a delivery report ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("then", ["itself", "a tombstone behind it"])
 def test_an_unheard_message_may_have_gone_with_a_tombstone(then: str, known: bool) -> None:
-    """The tombstone took the key's rows with it, and went too when delete.retention.ms had passed."""
+    """The tombstone removed the key's rows, and was removed itself when delete.retention.ms had passed."""
     made = Made(compacts=True, deletes=False, settings_known=known)
     made.send(1, 10)
     if then == "itself":
@@ -44,7 +44,7 @@ def test_an_unheard_row_that_nothing_replaced_is_lost() -> None:
 def test_a_young_tombstone_may_have_been_replaced_by_what_is_gone_too(
     later: str, messages: dict[str, int]
 ) -> None:
-    """A later row replaced it, and is lost. Where an older one survives, the cleaner has not been there."""
+    """A later row replaced it, and is lost. Where an older row survives, the cleaner did not run."""
     made = Made(compacts=True, deletes=False, delete_retention_ms=30 * DAY_MS)
     made.send(1, 10)
     made.send(2, 20, arrives=later.startswith("an older"))
@@ -55,7 +55,10 @@ def test_a_young_tombstone_may_have_been_replaced_by_what_is_gone_too(
 
 
 def test_what_may_be_behind_an_open_transaction_is_undecided() -> None:
-    """Neither is an unheard message lost, nor a key wrong whose last record can't be seen."""
+    """An unacknowledged message does not count as lost.
+
+    A key whose last record can't be read is not wrong.
+    """
     made = Made()
     made.send(1, 10)
     made.topic.hole_kinds[0, made.topic.high[0]] = "open"
@@ -68,7 +71,10 @@ def test_what_may_be_behind_an_open_transaction_is_undecided() -> None:
 
 
 def test_what_may_be_in_a_damaged_batch_is_undecided() -> None:
-    """An unheard message may stand there: the relay is not to blame. One that was heard of is lost."""
+    """The relay is not to blame for an unacknowledged message, which may be in the batch.
+
+    An acknowledged one is lost.
+    """
     made = Made()
     made.send(1, 10)
     made.topic.hole_kinds[0, made.topic.high[0]] = "damaged"
@@ -77,11 +83,11 @@ def test_what_may_be_in_a_damaged_batch_is_undecided() -> None:
     assert made.classes()[0] == {"matched": 1, "lost_acked": 1, "indeterminate": 1}
 
 
-# -- behind the recording ------------------------------------------------------------------------------------
+# -- after the recording -------------------------------------------------------------------------------------
 
 
 def test_the_rest_of_a_transaction_that_was_recorded_in_part() -> None:
-    """A segment ends in the middle of a transaction; what follows has the same time and the same LSN."""
+    """A segment ends in the middle of a transaction; the rest has the same time and the same LSN."""
     made = Made()
     made.send(1, 10)
     made.stand(2, 20)
@@ -118,7 +124,7 @@ def test_a_copy_of_what_was_confirmed_is_a_duplicate() -> None:
 
 @pytest.mark.parametrize("with_headers", [True, False])
 def test_a_row_that_became_again_what_it_was_when_nobody_recorded(with_headers: bool) -> None:
-    """The relay went on, and a later change has the bytes of a recorded one: a delete, or a flag."""
+    """The relay continued, and a later change has the bytes of a recorded one: a delete, or a flag."""
     made = Made()
     made.send(1, 10)
     made.send(1, None)
@@ -126,7 +132,7 @@ def test_a_row_that_became_again_what_it_was_when_nobody_recorded(with_headers: 
     made.stand(1, 10, NOW_MS, lsn=lsn)
     made.stand(1, None, NOW_MS, lsn=lsn)
     if not with_headers:
-        # Nothing but this says that the relay went on.
+        # Only this record shows that the relay continued.
         made.stand(2, 99, NOW_MS)
     messages, records, beside = made.classes()
     assert messages == {"matched": 2}
@@ -144,14 +150,14 @@ def test_a_copy_in_a_gap_of_the_recording_is_of_the_run_that_was_not_recorded() 
 
 
 def test_a_record_that_has_gone_when_it_is_looked_at() -> None:
-    """The relay goes on, and the topic is compacted between the scan and the look."""
+    """The relay continues, and the topic is compacted after the scan and before the record is inspected."""
     made = Made(compacts=True, deletes=False)
     made.send(1, 10)
     made.stand(2, 20, NOW_MS, is_gone=True)
     assert made.classes()[1] == {"matched": 1, "outside_window": 1}
 
 
-# -- astray --------------------------------------------------------------------------------------------------
+# -- misrouted -----------------------------------------------------------------------------------------------
 
 
 def test_two_messages_with_the_same_bytes_are_both_found_in_another_partition() -> None:
@@ -177,11 +183,11 @@ def test_a_copy_at_the_place_of_a_message_with_the_same_value_is_no_changed_key(
     assert records == {"matched": 1, "duplicated": 1}
 
 
-# -- topics that were given more partitions ------------------------------------------------------------------
+# -- topics that got more partitions -------------------------------------------------------------------------
 
 
 def _widened(before: int, after: int, counts: tuple[int, ...]) -> Made:
-    """Messages of many keys, of which some came when the topic had fewer partitions."""
+    """Messages of many keys, some of which were sent when the topic had fewer partitions."""
     made = Made(partitions=counts[-1])
     rng = random.Random(before)
     for number in range(before + after):

@@ -1,11 +1,11 @@
-"""Copies, keys in other bytes, logs that were shifted: cases that are made by hand."""
+"""Handmade cases: copies, keys with different bytes, shifted logs."""
 
 import pytest
 
 from tests.audit.made import LAST_MS, Made
 from tests.audit.world import DAY_MS, NOW_MS, Record
 
-# -- keys in other bytes -------------------------------------------------------------------------------------
+# -- keys with different bytes -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("value", [10, None])
@@ -54,7 +54,7 @@ def test_a_tombstone_under_another_key_is_a_changed_key() -> None:
 @pytest.mark.parametrize("compacts", [False, True])
 @pytest.mark.parametrize("log_append", [False, True])
 def test_an_older_row_in_a_tombstones_place(compacts: bool, log_append: bool) -> None:
-    """A later tombstone that nobody acknowledged is not the one that was there."""
+    """The later, unacknowledged tombstone does not match the replaced record."""
     made = Made(compacts=compacts, deletes=not compacts, log_append=log_append)
     made.send(1, 10, time_ms=LAST_MS - 2)
     made.send(1, None, time_ms=LAST_MS - 1)
@@ -77,7 +77,7 @@ def _two_tables() -> Made:
 
 
 def test_equal_tombstones_of_two_tables_are_each_their_own() -> None:
-    """In JSON a key does not say of which table it is: one is lost, and the other one doubled."""
+    """In JSON a key does not name its table: one tombstone is lost, and the other is duplicated."""
     made = _two_tables()
     made.send(1, None, arrives=False)
     made.send(1, None, topic="shop.u")
@@ -100,18 +100,18 @@ def test_a_copy_in_another_topic_is_misrouted(key: int | None, value: int | None
 
 
 def test_a_tombstone_that_the_relay_sent_later_is_no_copy_of_another_tables() -> None:
-    """In JSON the tombstones of all tables whose keys are alike are alike."""
+    """In JSON, tombstones of tables with the same key are identical."""
     made = _two_tables()
     made.send(1, None)
     made.stand(1, None, NOW_MS, topic="shop.u")
     assert made.classes()[1] == {"matched": 3, "outside_window": 1}
 
 
-# -- logs that were shifted ----------------------------------------------------------------------------------
+# -- shifted logs --------------------------------------------------------------------------------------------
 
 
 def test_a_doubled_tombstone_in_a_shifted_log() -> None:
-    """Nothing is out of order: what stands where another message stood is a copy."""
+    """The order is intact: the additional record is a copy."""
     made = Made()
     for value in (None, 10, None):
         made.send(1, value)
@@ -159,7 +159,7 @@ def test_two_relays_at_once_in_a_log_that_was_shifted() -> None:
     [("nothing", 0), ("a third pass", 0), ("the second pass", 1), ("another of the kind", 0)],
 )
 def test_what_was_not_acknowledged_and_sent_again_late_is_no_second_relay(then: str, found: int) -> None:
-    """A replay of what was missing puts it behind the pass that followed; two relays mix their records."""
+    """A replay puts missing messages after the following pass; two relays interleave their records."""
     made = Made()
     made.send(1, 10)
     late = [made.send(key, 20, state="unknown", arrives=False) for key in (2, 3)]
@@ -182,12 +182,12 @@ def test_what_was_sent_again_late_is_no_second_relay() -> None:
     assert made.classes()[2] == {"moved": 1, "offset_gap": 1}
 
 
-# -- what compaction explains --------------------------------------------------------------------------------
+# -- compaction ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("value", [None, 30])
 def test_a_record_that_may_not_be_compacted_yet_explains_nothing(value: int | None) -> None:
-    """A record younger than min.compaction.lag.ms takes nothing away: the cleaner does not come so far."""
+    """A record younger than min.compaction.lag.ms replaces nothing: the cleaner has not reached it."""
     made = Made(compacts=True, deletes=False, lag_ms=DAY_MS)
     made.send(1, 10, arrives=False)
     made.send(1, 20, arrives=False)

@@ -1,4 +1,4 @@
-"""What a relay with --exactly-once promised is asked of its recording: cases made by hand."""
+"""Check the promises of --exactly-once: handmade cases."""
 
 from collections import Counter
 from typing import Any
@@ -13,7 +13,7 @@ from tests.audit.world import DAY_MS
 
 
 def twice(*exactly: int) -> Made:
-    """A change that two passes have sent, both of which arrived."""
+    """Return a change that two passes sent; both messages arrived."""
     made = Made()
     made.send(1, 10)
     made.send(2, 20, lsn=200)
@@ -41,7 +41,7 @@ def test_a_repeat_is_a_finding_where_both_promised_that_there_is_none() -> None:
 
 @pytest.mark.parametrize("arrives", ["the first", "the second"])
 def test_what_was_aborted_and_comes_again_is_there_once(arrives: str) -> None:
-    """No word came of the first: its transaction was aborted, or it was committed and nobody heard."""
+    """The first one has no delivery report: its transaction was aborted, or the commit's reply was lost."""
     made = Made()
     made.send(1, 10)
     made.send(2, 20, lsn=200, state="unknown", arrives=arrives == "the first")
@@ -57,7 +57,7 @@ def test_what_was_aborted_and_comes_again_is_there_once(arrives: str) -> None:
 @pytest.mark.parametrize("compacts", [False, True])
 @pytest.mark.parametrize("passes", [2, 3])
 def test_what_was_aborted_and_then_committed_unheard_is_the_last_copy(passes: int, compacts: bool) -> None:
-    """No word came of any of them, and one record has the bytes of all."""
+    """None of them has a delivery report, and one record has the bytes of all."""
     made = Made(compacts=compacts)
     made.send(1, 10)
     for number in range(1, passes + 1):
@@ -68,7 +68,7 @@ def test_what_was_aborted_and_then_committed_unheard_is_the_last_copy(passes: in
             "state": "unknown",
             "arrives": there,
         }
-        # Between two rows with the same bytes there is nothing to tell them apart but their order.
+        # Only their order distinguishes two rows with the same bytes.
         made.send(2, 20, lsn=200, **again)
         made.send(2, 20, lsn=200, ordinal=2, **again)
         made.send(3, 30, lsn=200, ordinal=3, **again)
@@ -88,7 +88,7 @@ def test_what_was_aborted_and_then_committed_unheard_is_the_last_copy(passes: in
 def test_what_was_not_acknowledged_and_then_made_no_message_is_not_lost(
     exactly: set[int], compacts: bool, gone: str
 ) -> None:
-    """Its row was gone before it could be read again for a value that PostgreSQL had not sent."""
+    """Its row was deleted before the relay could read a value that PostgreSQL had not sent."""
     made = Made(compacts=compacts)
     made.send(1, 10)
     made.send(2, 15)
@@ -118,12 +118,12 @@ def test_what_was_not_acknowledged_and_then_made_no_message_is_not_lost(
 def test_what_was_committed_unheard_may_have_been_compacted(
     later: int | None, exactly: set[int], name: str
 ) -> None:
-    """The next pass began behind it, so Kafka had it; a later record of its key has replaced it."""
+    """The next pass began after it, so Kafka had it; a later record of its key has replaced it."""
     made = Made(compacts=True)
     made.send(1, 10)
     made.send(2, 10, lsn=200, state="unknown", arrives=False)
     made.send(3, 30, pass_number=2)
-    # An aborted copy of the message itself proves nothing, nor does a record that no message accounts for.
+    # An aborted copy of the message itself proves nothing, and neither does a record without a message.
     if later is None:
         made.stand(2, 99)
     else:
@@ -137,7 +137,7 @@ def test_what_was_committed_unheard_may_have_been_compacted(
 
 @pytest.mark.parametrize(("exactly", "name"), [({1, 2}, "expired"), ({2}, "indeterminate")])
 def test_what_was_committed_unheard_may_have_expired(exactly: set[int], name: str) -> None:
-    """A message that was sent after it to its partition has."""
+    """A later message of its partition has expired."""
     made = Made(retention_ms=DAY_MS)
     made.send(2, 20, lsn=200, state="unknown")
     made.send(1, 10, pass_number=2)
@@ -150,7 +150,10 @@ def test_what_was_committed_unheard_may_have_expired(exactly: set[int], name: st
 
 
 def chunk(name: str, committed: bool | None, *, there: bool = False, **settings: Any) -> Counter[str]:
-    """A row that was put in, of which no word came; the next pass says whether Kafka had it, or nothing."""
+    """Audit a backfilled row without a delivery report.
+
+    ``committed``: whether the next pass recorded that Kafka had it; None if it recorded nothing.
+    """
     made = Made(**settings)
     made.send(1, 10)
     put = made.send(2, 20, op="backfill", lsn=200, state="unknown", arrives=there)
@@ -184,7 +187,7 @@ def test_a_chunk_that_was_committed_unheard_may_have_been_compacted(
 
 
 def test_a_chunk_that_was_aborted_takes_no_record_of_one_that_was_committed_unheard() -> None:
-    """Where the broker sets the time, nothing but the next pass tells them apart."""
+    """If the broker sets the time, only the next pass distinguishes them."""
     made = Made(log_append=True)
     made.send(1, 10)
     made.send(2, 20, op="backfill", lsn=200, state="unknown", arrives=False)
@@ -202,7 +205,7 @@ def test_a_chunk_that_was_aborted_takes_no_record_of_one_that_was_committed_unhe
 def test_a_chunk_that_kafka_had_in_spite_of_its_position_is_there_twice(
     is_known: bool, names: list[str]
 ) -> None:
-    """Its rows were committed without the word that it was done, so it came again."""
+    """Its rows were committed, but not the note that the chunk was done, so it was sent again."""
     made = Made()
     made.send(1, 10)
     first = made.send(2, 20, op="backfill", lsn=200, state="unknown")
@@ -220,7 +223,7 @@ def test_a_chunk_that_kafka_had_in_spite_of_its_position_is_there_twice(
 @pytest.mark.parametrize(("exactly", "markers"), [({1}, 3), (set(), 0)])
 def test_markers_are_offsets_without_a_record_and_without_a_message(exactly: set[int], markers: int) -> None:
     made = Made()
-    # Others', before the recording and behind it.
+    # Markers of other producers, before and after the recording.
     made.topic.high[0] = 1
     made.send(1, 10)
     made.topic.high[0] += 2

@@ -1,15 +1,15 @@
-"""Rows put into the stream at the very LSN where the next transaction commits: cases made by hand."""
+"""Rows backfilled at the exact LSN where the next transaction commits: handmade cases."""
 
 import pytest
 
 from tests.audit.made import Made
 
-#: Where the stream stood, and the next transaction's commit begins.
+#: The stream's position, where the next transaction's commit begins.
 LSN = 150
 
 
 def put(*, heard: bool = True, arrives: bool = True, reached: int = 0) -> Made:
-    """A change, a row that was put in of which a word came or not, and a change of another key at its LSN."""
+    """Record a change, a backfilled row, and a change of another key at its LSN."""
     made = Made()
     made.send(1, 10)
     made.send(

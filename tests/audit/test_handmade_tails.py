@@ -1,4 +1,4 @@
-"""Recordings that end in a tail that was not confirmed, while the relay went on: cases made by hand."""
+"""Recordings that end in an unconfirmed tail, while the relay continued: handmade cases."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from tests.audit.made import LAST_MS, Made
 
 
 def _tail(*, is_heard: bool) -> Made:
-    """A confirmed message, and three that are not; of the last one no word came, or it arrived."""
+    """Return a confirmed message and three unconfirmed ones; ``is_heard``: the last one is acknowledged."""
     made = Made()
     made.send(1, 10, time_ms=LAST_MS - 30)
     made.send(1, 11, time_ms=LAST_MS - 20)
@@ -21,7 +21,7 @@ def _tail(*, is_heard: bool) -> Made:
 @pytest.mark.parametrize("is_heard", [True, False])
 @pytest.mark.parametrize("goes_on", [True, False])
 def test_a_tail_that_comes_again(is_heard: bool, goes_on: bool) -> None:
-    """What is found by its bytes among the copies does not make the copies before it too early ones."""
+    """A record matched by its bytes must not make earlier copies count as too early."""
     made = _tail(is_heard=is_heard)
     made.stand(1, 11, LAST_MS - 20)
     made.stand(2, 20, LAST_MS - 10)
@@ -36,7 +36,7 @@ def test_a_tail_that_comes_again(is_heard: bool, goes_on: bool) -> None:
 
 @pytest.mark.parametrize("headers", [{}, {"lsn": 300, "ordinal": 1}])
 def test_a_tail_that_comes_again_in_other_bytes(headers: dict[str, Any]) -> None:
-    """Large values are read anew; and a schema may have been altered."""
+    """Large values are read again, and a schema may have been altered."""
     made = _tail(is_heard=True)
     made.stand(1, 11, LAST_MS - 20)
     made.stand(2, 21, LAST_MS - 10, **headers)
@@ -49,7 +49,7 @@ def test_a_tail_that_comes_again_in_other_bytes(headers: dict[str, Any]) -> None
 
 @pytest.mark.parametrize("value", [10, 99])
 def test_a_change_of_the_tail_that_made_no_message_then(value: int) -> None:
-    """It was superseded, and is not when it comes again: it may even say what the row was before."""
+    """It was superseded, and has a message when it is sent again, possibly with the row's earlier value."""
     made = _tail(is_heard=True)
     made.superseded(LAST_MS - 5)
     made.world.confirmed = 100

@@ -1,4 +1,4 @@
-"""Nothing is found in what an honest relay with --exactly-once recorded, however it was killed."""
+"""The audit finds nothing in the recording of an honest relay with --exactly-once, however it was killed."""
 
 import random
 from collections import Counter
@@ -9,12 +9,12 @@ import pytest
 from tests.audit.made import LAST_MS, Made
 from tests.audit.world import Send
 
-#: What became of a Kafka transaction: Kafka has committed all but the last kind.
+#: Outcomes of a Kafka transaction; Kafka has committed all but the last kind.
 HEARD, UNHEARD, ABORTED = "heard", "unheard", "aborted"
 
 
 class Honest:
-    """Passes of transactions, and of chunks of rows that were put in between; few rows, so many are alike."""
+    """Passes of transactions and backfilled chunks. The rows are few and often equal."""
 
     def __init__(self, rng: random.Random, *, log_append: bool) -> None:
         self.rng = rng
@@ -24,12 +24,12 @@ class Honest:
         self.due: list[tuple[int, int, list[tuple[int, int]]]] = []
         self.seen: set[int] = set()
         self.truth: Counter[str] = Counter()
-        #: Changes that were aborted, and may come again.
+        #: Aborted changes that may be sent again.
         self.aborted: Counter[int] = Counter()
         self.confirmed = 0
 
     def run(self, passes: int) -> None:
-        """Make so many passes, each but the last of which is known to the one that follows."""
+        """Make this number of passes; each pass but the last is known to its successor."""
         world = self.made.world
         for number in range(1, passes + 1):
             world.reached[number] = 0
@@ -42,7 +42,7 @@ class Honest:
         self.truth["pending"] += sum(self.aborted.values())
 
     def _pass(self, number: int, *, is_last: bool) -> tuple[int, int]:
-        """Return the LSN of the newest commit that is in, and the id behind all that is."""
+        """Return the LSN of the newest committed transaction, and the id before which all is committed."""
         newest = committed = 0
         ends = self.rng.choice([HEARD, UNHEARD, ABORTED, ABORTED])
         count = self.rng.randint(1, 4)

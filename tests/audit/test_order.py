@@ -1,11 +1,11 @@
-"""The longest rising run, against the definition."""
+"""Compare the longest rising run with its definition."""
 
 from itertools import combinations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bwtui.audit.order import late
+from bwtui.audit.core import late
 
 
 def _longest(numbers: list[int]) -> int:

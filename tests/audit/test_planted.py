@@ -1,4 +1,4 @@
-"""What is planted is found, all of it, and nothing else; and what was not planted is not."""
+"""Every planted fault is found, and nothing else is."""
 
 import random
 
@@ -13,14 +13,14 @@ CHANGES = st.sampled_from([3, 10, 30, 80])
 
 
 def case(seed: int, changes: int, faults: list[str]) -> tuple[world.World, list[str]]:
-    """Make a world and plant the faults that it has room for."""
+    """Make a world and plant the faults that fit into it."""
     rng = random.Random(seed)
     made = making.make(rng, changes)
     return made, planting.plant(made, rng, faults)
 
 
 def check(made: world.World) -> None:
-    """Compare what is found with what is true."""
+    """Compare the findings with the truth."""
     found, _ = judging.audit(made)
     expected = truth.truth(made)
     assert not found - expected, "found what was not planted"
@@ -50,7 +50,7 @@ def test_each_fault_has_room_and_is_found(fault: str) -> None:
     pytest.fail(f"{fault} never had room")
 
 
-#: Cases of the proof that once were off the diagonal.
+#: Former failures of the proof.
 REGRESSIONS = {
     "gone from its place, settings unseen, and found in another partition": 10064,
     "a gap in a recording whose log lost its end": 10327,

@@ -1,4 +1,4 @@
-"""Faults that are planted by rewriting Kafka's own segment files, one of each kind."""
+"""Faults planted by rewriting Kafka's own segment files, one of each kind."""
 
 from pathlib import Path
 
@@ -15,6 +15,6 @@ pytestmark = pytest.mark.services
 def test_faults_in_segment_files(sandbox: Sandbox, tmp_path: Path) -> None:
     wrong, report = round_of(sandbox, tmp_path, ("--headers",), 1, list(FAULTS))
     assert not wrong
-    # The second turn of `reheadered` gives a header a name that is no text.
+    # In its second round, `reheadered` gives a header a name that is not valid text.
     assert report.classes["headers_differ"] == 1
     assert "1 records have different headers than the messages that were sent" in report.notes

@@ -1,4 +1,4 @@
-"""However tasks cut both sides, and in whatever order they keep what they made, the report is the same."""
+"""The report does not depend on how tasks divide both sides, nor on the order in which they store results."""
 
 import json
 import random
@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from bwtui.audit import core
 from bwtui.audit.report import collect
 from bwtui.errors import StateFailed
-from bwtui.verify.digest_files import SIDES, DigestFiles, Side
+from bwtui.verify.digests import SIDES, DigestFiles, Side
 from tests.audit import judging, planting
 from tests.audit.conftest import CASES
 from tests.audit.test_planted import CHANGES, SEEDS, case
 from tests.audit.world import World
 
-#: What is told beside the rules' inputs.
+#: Columns in addition to the rules' inputs.
 _BESIDE = (
     """'public' as "schema", topic as "table", 'a run' as session, 1 as key_schema_id, 2 as value_schema_id"""
 )
@@ -31,7 +31,7 @@ _BESIDE = (
 def tasks_of(
     made: duckdb.DuckDBPyConnection, side: Side, rng: random.Random
 ) -> Iterator[list[pa.RecordBatch]]:
-    """Cut a side's rows into tasks, and those into batches, in any order."""
+    """Divide a side's rows into tasks, and those into batches, in any order."""
     beside = f", {_BESIDE}" if side == "expected" else ""
     table = made.sql(f"select *{beside} from {side}_in").to_arrow_table()
     table = table.take(pa.array(rng.sample(range(table.num_rows), table.num_rows), pa.int64()))
@@ -41,7 +41,7 @@ def tasks_of(
 
 
 def report_of(world: World, made: duckdb.DuckDBPyConnection, rng: random.Random) -> str:
-    """Give the rules what the tasks of an engine keep; return the report's text, and all findings."""
+    """Pass the stored results of an engine's tasks to the rules; return the report and all findings."""
     with tempfile.TemporaryDirectory() as folder, duckdb.connect() as connection:
         sides = DigestFiles(Path(folder))
         for side in SIDES:
@@ -70,8 +70,8 @@ def check(seed: int, changes: int, faults: list[str]) -> None:
     assert first == second
 
 
-# A case is judged twice, and the rules themselves have their own tests.
-@settings(max_examples=max(1, CASES // 20))
+# Each case is judged twice, and the rules have their own tests: fewer cases are enough.
+@settings(max_examples=max(1, CASES // 10))
 @given(SEEDS, CHANGES, st.lists(st.sampled_from(sorted(planting.FAULTS)), max_size=8))
 def test_the_report_is_the_same_byte_for_byte(seed: int, changes: int, faults: list[str]) -> None:
     check(seed, changes, faults)

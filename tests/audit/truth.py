@@ -1,6 +1,6 @@
-"""What the audit must say of a world, worked out from the truth by the definitions of docs/audit.md alone.
+"""The expected findings for a world, derived from the truth by the definitions of docs/audit.md alone.
 
-Nothing is shared with the audit: a finding is a tuple of its class and what identifies it.
+This shares nothing with the audit: a finding is a tuple of its class and its identification.
 """
 
 from collections import Counter
@@ -9,12 +9,12 @@ from typing import Any
 
 from tests.audit.world import Record, Send, Topic, World
 
-#: Found at a key, not at a message or a record.
+#: Found for a key, not for a message or a record.
 Finding = tuple[str, str, Any]
 
 
 def truth(world: World) -> Counter[Finding]:
-    """Return every (class, what) that must be found, and how often."""
+    """Return every expected (class, subject), and how often it must be found."""
     found: Counter[Finding] = Counter()
     for send in world.sends:
         if send.topic or send.without is None:
@@ -40,7 +40,7 @@ def truth(world: World) -> Counter[Finding]:
 
 
 def _gaps(world: World) -> Counter[Finding]:
-    """Return the holes of logs that have no reason for any, where a message should be."""
+    """Return the unexplained holes of logs where a message should be."""
     found: Counter[Finding] = Counter()
     places = {(s.topic, s.partition, s.offset) for s in world.sends if s.offset is not None}
     for topic in world.topics.values():
@@ -59,7 +59,7 @@ def _gaps(world: World) -> Counter[Finding]:
 
 
 def _arrived(world: World) -> Iterator[tuple[Topic, int, int, Record, Send]]:
-    """Yield topic, partition, offset, record and message of what arrived as it was sent."""
+    """Yield topic, partition, offset, record and message of each message that arrived as it was sent."""
     for topic in world.topics.values():
         for p, o, record in topic.records():
             if record.send is not None and record.truth in ("matched", "redelivered"):
@@ -127,7 +127,7 @@ def _transactions(world: World) -> Counter[Finding]:
 
 def _sessions(world: World) -> Counter[Finding]:
     found: Counter[Finding] = Counter()
-    # What stands as far from its place as others has moved with them, and keeps its order among them.
+    # Records that moved by the same distance kept their order among them.
     newest: dict[tuple[str, int, int], int] = {}
     for topic, p, o, _, send in sorted(_arrived(world), key=lambda a: (a[0].name, a[1], a[2])):
         number = send.pass_number

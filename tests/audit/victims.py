@@ -1,4 +1,4 @@
-"""Which messages a fault may be planted at: those of keys that no other fault has touched."""
+"""Select messages for a fault: only of keys that no other fault has touched."""
 
 from collections.abc import Callable
 
@@ -19,7 +19,7 @@ def victims(world: World, wanted: Callable[[Topic, Send], bool]) -> list[Send]:
 
 
 def has_twin(world: World, send: Send) -> bool:
-    """Whether other messages have the same bytes: then nobody could tell which one is meant."""
+    """Return whether other messages have the same bytes, so that they can't be distinguished."""
     content = (send.key_digest, send.value_digest)
     others: list[Send | Record] = [o for o in world.sends if o is not send and o.topic == send.topic]
     others += [r for _, _, r in world.topic_of(send).records() if r.send is not send]
@@ -31,7 +31,7 @@ def use(world: World, send: Send) -> None:
 
 
 def oldest_tail_ms(world: World) -> int:
-    """Return the time from which on a run that nobody recorded would send."""
+    """Return the time from which an unrecorded run would send."""
     tail = [s.time_ms for s in world.sends if s.in_transaction and s.lsn > world.confirmed]
     return min(tail, default=max(s.time_ms for s in world.sends))
 
@@ -43,13 +43,13 @@ def is_last_of_key(topic: Topic, send: Send) -> bool:
 
 
 def opens_window(world: World, send: Send) -> bool:
-    """Whether the window of its partition begins with it: without its offset others would lie outside."""
+    """Return whether it begins the window of its partition: without its offset, others would lie outside."""
     mine = [o.place[2] for o in world.sends if (o.topic, o.partition) == (send.topic, send.partition)]
     return send.offset == min(mine)
 
 
 def is_provable_loss(world: World) -> Callable[[Topic, Send], bool]:
-    """What a broker that compacts could never have dropped, and of which nothing older was dropped."""
+    """Return a test for messages that compaction could not have dropped, nor any older one of the key."""
 
     def wanted(topic: Topic, send: Send) -> bool:
         if not topic.settings_known:
@@ -73,12 +73,12 @@ def log_of(world: World, send: Send) -> dict[int, Record]:
 
 
 def record_at(world: World, send: Send) -> Record:
-    """Return what stands where a message was acknowledged."""
+    """Return the record at the offset where a message was acknowledged."""
     return log_of(world, send)[send.place[2]]
 
 
 def append_beside(world: World, send: Send, record: Record) -> None:
-    """Put a record at the end of the partition in which a message was acknowledged."""
+    """Append a record to the partition in which a message was acknowledged."""
     topic, p, _ = send.place
     world.topics[topic].append(p, record)
 

@@ -1,4 +1,4 @@
-"""A made-up recording and the topics it was sent to, with the truth about every message and every record.
+"""A made-up recording and its topics, with the truth about every message and every record.
 
 `making` makes one, and `planting` then breaks it.
 """
@@ -37,17 +37,17 @@ class Send:
 
     @property
     def in_transaction(self) -> bool:
-        """Whether a transaction has made it."""
+        """Return whether it belongs to a transaction."""
         return self.op not in ("snapshot", "backfill", "cleanup")
 
     @property
     def identity(self) -> tuple[int, int, int, str | None]:
-        """What a repeat has in common with the first."""
+        """The fields that a repeat has in common with the first message."""
         return self.lsn, self.ordinal, self.part, self.topic
 
     @property
     def place(self) -> tuple[str, int, int]:
-        """Topic, partition and offset of a message that was acknowledged."""
+        """The topic, partition and offset of an acknowledged message."""
         assert self.topic is not None and self.partition is not None and self.offset is not None
         return self.topic, self.partition, self.offset
 
@@ -60,21 +60,21 @@ class Record:
     value_digest: int | None
     ts: int
     truth: str
-    #: The message that it is, for the audit to find.
+    #: The message that the audit must match with it.
     send: Send | None = None
     is_ours: bool = True
     lsn: int | None = None
     ordinal: int | None = None
-    #: It names a run that the recording does not know.
+    #: Its headers name a run that is not in the recording.
     has_other_session: bool = False
-    #: Compacted away between the scan and the look.
+    #: Compacted between the scan and the inspection.
     is_gone: bool = False
     headers_digest: int | None = None
 
 
 @dataclass(eq=False)
 class Topic:
-    """A topic, with one log for each partition: offset → record, and holes where there is none."""
+    """A topic with one log for each partition: offset → record, with holes."""
 
     name: str
     partitions: int
@@ -90,12 +90,12 @@ class Topic:
     logs: list[dict[int, Record]] = field(default_factory=list)
     low: list[int] = field(default_factory=list)
     high: list[int] = field(default_factory=list)
-    #: Holes that another transaction's markers left; strangers may be put there.
+    #: Holes of other transactions' markers, which foreign records may fill.
     slots: list[list[int]] = field(default_factory=list)
     hole_kinds: dict[tuple[int, int], str] = field(default_factory=dict)
 
     def home(self, key_hash: int | None) -> int:
-        """Return the partition of a key; there has to be one."""
+        """Return the partition of a key, which must exist."""
         assert key_hash is not None
         return key_hash % self.partitions
 
@@ -107,7 +107,7 @@ class Topic:
         return offset
 
     def records(self) -> Iterator[tuple[int, int, Record]]:
-        """Yield (partition, offset, record) of everything that is there."""
+        """Yield (partition, offset, record) of all records."""
         for p, log in enumerate(self.logs):
             for o in sorted(log):
                 yield p, o, log[o]
@@ -115,18 +115,18 @@ class Topic:
 
 @dataclass(eq=False)
 class World:
-    """Both sides, and the truth."""
+    """The recording, the topics, and the truth."""
 
     rng: random.Random
     topics: dict[str, Topic]
     sends: list[Send] = field(default_factory=list)
     confirmed: int = 0
     passes: dict[int, bool] = field(default_factory=dict)
-    #: Pass over the stream → one past the last LSN that the pass says to have reached.
+    #: Pass over the stream → one past the last LSN that the pass recorded as reached.
     reached: dict[int, int] = field(default_factory=dict)
     #: Passes of a relay with --exactly-once.
     exactly_once: set[int] = field(default_factory=set)
-    #: Pass → the id before which all that it sent is known to be committed.
+    #: Pass → the id before which all of its messages are known to be committed.
     committed: dict[int, int] = field(default_factory=dict)
     gaps: list[tuple[int, int]] = field(default_factory=list)
     equal_pairs: set[int] = field(default_factory=set)
@@ -141,19 +141,18 @@ class World:
         return self.next_value
 
     def topic_of(self, send: Send) -> Topic:
-        """Return the topic of a message."""
         assert send.topic is not None
         return self.topics[send.topic]
 
     def place_of(self, send: Send) -> tuple[int, int] | None:
-        """Return (partition, offset) of the record that is this message, or None."""
+        """Return (partition, offset) of the record that matches this message, or None."""
         for p, o, record in self.topic_of(send).records():
             if record.send is send:
                 return p, o
         return None
 
     def is_confirmed(self, send: Send) -> bool:
-        """Whether the relay would not send it once more."""
+        """Return whether the relay would not send it again."""
         if send.in_transaction:
             return send.lsn <= self.confirmed
         reached = self.reached.get(send.pass_number)

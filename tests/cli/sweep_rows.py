@@ -1,7 +1,7 @@
-"""Bad input, as rows: the arguments, the exit code, and what the error's line has to name.
+"""Rows of bad input: the arguments, the exit code, and the text that the error must contain.
 
-``{…}`` in an argument is a file or folder of the test's. Most come from a few lists, crossed with the
-commands that take them, so that a command that handles its options in a way of its own stands out.
+``{…}`` in an argument is a file or folder of the test. Most rows combine a few lists with the commands that
+accept them, so that a command with its own option handling stands out.
 """
 
 from collections.abc import Iterator
@@ -20,13 +20,13 @@ class Row(NamedTuple):
 
     @property
     def id(self) -> str:
-        """What the test is called."""
+        """The test's id."""
         given = " ".join(self.args) or "(nothing)"
         more = [f"{name}={value}" for name, value in self.variables] + ([self.file] if self.file else [])
         return " ".join([given, *more]).encode("unicode_escape").decode()[:120]
 
 
-#: Every command that does something, with what it needs to get to its options.
+#: Every command that does something, with the arguments that it needs to reach its options.
 COMMANDS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("demo",): (),
     ("sandbox", "up"): (),
@@ -73,7 +73,7 @@ _NO_FILES = (
     "record",
 )
 
-#: Values that an option of a relay refuses.
+#: Values that an option of a relay rejects.
 VALUES = (
     *(("-s", text) for text in ("", "Big", "a-b", "a b", "x" * 64, "ü", "a;drop", "../x", "\x1b[2J")),
     *(
@@ -115,11 +115,11 @@ VALUES = (
     *(("-C", text) for text in ("message.timeout.ms=5", "ssl.ca.location=/nowhere", "compression.type=rar")),
     *(("-T", text) for text in ("x", "no.such=1", "linger.ms=5", "acks=0", "partitioner=random")),
 )
-#: Those of them that belong to other commands too.
+#: Those of them that other commands have too.
 _REFUSED_BY_CLIENTS = ("x", "=1", "a b=1", "no.such=1", "linger.ms=soon", "ssl.ca.location=/nowhere")
 _OF_ENDPOINTS = {"-b", "-r", "-d", "-C"}
 
-#: Texts of bwtui.toml that are wrong.
+#: Invalid texts of bwtui.toml.
 FILES = (
     "slot = ",
     "slot = bottledwater",
@@ -185,7 +185,7 @@ FILES = (
     "[profile.x]\nname = 'a'\n[profile.x.profile.y]\nname = 'b'",
 )
 
-#: What a query's error points at.
+#: The texts that a query's error points at.
 QUERIES = (
     *(
         "",
@@ -230,7 +230,6 @@ QUERIES = (
         "table ~ '[b-a]'",
         "table ~ 'a{2000}'",
         "table ~ ')'",
-        "table ~ '\\B'",
         "table ~ '[[:x:]]'",
     ),
     *("after", "after = 1", "after.", "after.a.b = 1", "table.x = 1", "after.a == == 1", "after.a = null"),
@@ -313,7 +312,7 @@ _VARIABLES = (
 _MODES = (
     Row(("connect",), "need a terminal"),
     Row(("connect", "--json"), "--json requires"),
-    Row(("connect", "--headless", "--detach"), "exclude each other"),
+    Row(("connect", "--headless", "--detach"), "mutually exclusive"),
     Row(("connect", "--headless", "--record", ""), "--record has an empty value"),
     Row(("connect", "--headless", "--on-record-error", "stop-recording"), "--on-record-error requires"),
     Row(("connect", "--headless", "--endpos", "0/1", "--until-caught-up"), "--endpos and --until-caught-up"),
@@ -351,8 +350,8 @@ _MODES = (
     Row(("snapshot",), "no table was given"),
     Row(("snapshot", "--where", "true"), "no table was given"),
     Row(("snapshot", "--no-wait"), "no table was given"),
-    Row(("snapshot", "orders", "--status"), "TABLE and --status exclude each other"),
-    Row(("snapshot", "--pause", "1", "--cancel", "1"), "--pause and --cancel exclude each other"),
+    Row(("snapshot", "orders", "--status"), "TABLE and --status are mutually exclusive"),
+    Row(("snapshot", "--pause", "1", "--cancel", "1"), "--pause and --cancel are mutually exclusive"),
     Row(("snapshot", "--status", "-u"), "-u/--unkeyed requires a table"),
     Row(("snapshot", "--status", "--where", "true"), "--where requires exactly one table"),
     Row(("snapshot", "orders", "items", "--where", "true"), "--where requires exactly one table"),
@@ -363,7 +362,7 @@ _MODES = (
     Row(("snapshot", "--cancel", "1-orders", "--relay", "shop", "--json"), "no relay called shop", 4),
     Row(("verify",), "nothing was selected to verify"),
     Row(("repair",), "nothing was selected to repair"),
-    Row(("repair", "--database", "{file}"), "exclude each other"),
+    Row(("repair", "--database", "{file}"), "mutually exclusive"),
     Row(("repair", "{missing}"), "can't be read"),
     Row(("repair", "{file}"), "is not an audit report"),
     Row(("repair", "--relay", "shop", "--dry-run"), "no relay", 4),
@@ -374,26 +373,20 @@ _MODES = (
     Row(("verify", "{recording}", "--html", "{missing}/x.html"), "can't be written"),
     Row(("verify", "{recording}", "--html", "{folder}"), "can't be written"),
     Row(("verify", "{recording}", "--html", "{file}/x"), "can't be written"),
-    Row(("replay", "{recording}", "--rate", "5", "--pace", "2"), "exclude each other"),
+    Row(("replay", "{recording}", "--rate", "5", "--pace", "2"), "mutually exclusive"),
     Row(("replay", "{recording}", "--only-missing", "{missing}"), "No such file"),
     Row(("replay", "{recording}", "--only-missing", "{folder}"), "s a directory"),
     Row(("replay", "{recording}", "--only-missing", "{file}"), "is not an audit report"),
     Row(("replay", "{recording}", "--table", "("), "is not a regular expression"),
     Row(("recording", "export", "{recording}"), "issing option"),
-    Row(("recording", "export", "{recording}", "--format", "csv"), "'csv' is not one of"),
+    Row(("recording", "export", "{recording}", "--format", "sql"), "'sql' is not one of"),
     Row(("recording", "export", "{recording}", "--format", "parquet"), "Parquet can't be written to stdout"),
     Row(("recording", "export", "{recording}", "--format", "jsonl", "-o", ""), "-o has an empty value"),
     Row(("recording", "export", "{recording}", "--format", "jsonl", "-o", "{missing}/x"), "can't write"),
     Row(("recording", "export", "{recording}", "--format", "jsonl", "-o", "{file}"), "already exists"),
     Row(("recording", "export", "{recording}", "--format", "jsonl", "-o", "{file}/x"), "can't write"),
     Row(("recording", "export", "{recording}", "--format", "jsonl", "-o", "x" * 300), "File name too long"),
-    Row(
-        ("recording", "export", "{recording}", "--format", "jsonl", "--create"),
-        "--create requires --format sql",
-    ),
-    Row(
-        ("recording", "export", "{recording}", "--format", "sql", "--with-repeats"), "would apply them twice"
-    ),
+    Row(("recording", "export", "{recording}", "--format", "jsonl", "--create"), "no such option --create"),
     Row(("open", "{recording}", "--at", "200%"), "100%"),
     Row(("open", "{recording}", "--at", "0/G"), "0/G"),
     Row(("open", "{recording}", "--at", "soon"), "soon"),
@@ -444,8 +437,8 @@ _OF_LETTERS = (
     *(Row((*_LETTERS, "list", "--table", text), "--table: ") for text in ("", "(", "[", "*")),
     *(Row((*_LETTERS, "list", "--reason", text), "--reason: ") for text in (")", "a{2,1}")),
     *(Row((*_LETTERS, "list", "--since", text), "--since: ") for text in ("", "soon", "2026-13-01", "-5x")),
-    Row((*_LETTERS, "retry", "3f9a", "--all"), "ids and --all exclude each other"),
-    Row((*_LETTERS, "drop", "3f9a", "--since", "-1h"), "ids and --since exclude each other"),
+    Row((*_LETTERS, "retry", "3f9a", "--all"), "ids and --all are mutually exclusive"),
+    Row((*_LETTERS, "drop", "3f9a", "--since", "-1h"), "ids and --since are mutually exclusive"),
     Row((*_LETTERS, "list", "-b", "kafka:9092"), "-b requires --from-topic"),
     Row((*_LETTERS, "list", "--from-topic"), "no dead-letter topic"),
     Row((*_LETTERS, "list", "--from-topic", "-b", "x:1"), "no dead-letter topic"),
@@ -456,7 +449,7 @@ _OF_LETTERS = (
 
 
 def rows() -> Iterator[Row]:
-    """Yield all of them."""
+    """Yield all rows."""
     for command, needed in COMMANDS.items():
         yield Row((*command, *needed, "--no-such"), "no such option --no-such")
         yield Row((*command, *needed, "-Z"), "no such option -Z")

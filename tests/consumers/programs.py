@@ -1,4 +1,4 @@
-"""What tests do with the programs of docs/consumers.md: write them, run them, and judge what they say."""
+"""Write and run the programs of docs/consumers.md, and check their output."""
 
 import os
 import subprocess
@@ -12,12 +12,12 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 from tests.consumers.conftest import Topics
 from tests.consumers.snippets import snippet
 
-#: So long a program may take: compilers and package registries are slow on a busy machine.
+#: Timeout of a program, in seconds: compilers and package registries are slow on a busy machine.
 _SECONDS = 300.0
 
 
 def written(folder: Path, name: str, topics: Topics) -> Path:
-    """Write a program of the page, which reads the topics of the test."""
+    """Write a program of the page, configured for the topics of the test."""
     path = folder / name
     path.write_text(snippet(name, topics.given))
     return path
@@ -40,9 +40,9 @@ def said(
     more: Mapping[str, str] = MappingProxyType({}),
     seconds: float = _SECONDS,
 ) -> list[str]:
-    """Return the lines that a command prints; it must end well, and soon enough.
+    """Return the lines that a command prints; it must succeed within the timeout.
 
-    ``more`` adds to its environment.
+    ``more`` is added to its environment.
     """
     ended = subprocess.run(
         command, check=False, cwd=folder, stdin=subprocess.DEVNULL, env={**os.environ, **more},
@@ -53,9 +53,9 @@ def said(
 
 
 def check(lines: list[str], topics: Topics) -> None:
-    """See that the lines of a program are all records, the latest of each key as in the table.
+    """Check that a program printed all records, with the latest of each key as in the table.
 
-    A line is topic, id, name, price and time with blanks between, or topic, id and "deleted".
+    A line is topic, id, name, price and time separated by spaces, or topic, id and "deleted".
     """
     counts = dict.fromkeys(topics.counts, 0)
     latest: dict[str, list[str]] = {}

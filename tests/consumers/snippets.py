@@ -1,21 +1,18 @@
-"""The programs and settings of docs/consumers.md: files in docs/consumers, and blocks that begin so."""
+"""The programs and settings described in docs/consumers.md: the files in docs/consumers."""
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 
-PAGE = Path(__file__).parents[2] / "docs" / "consumers.md"
-FILES = PAGE.with_suffix("")
-_BLOCK = re.compile(r"^```\w+\n(?:#|//|--) (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FILES = Path(__file__).parents[2] / "docs" / "consumers"
 
 
 def snippets() -> dict[str, str]:
     """Return every snippet by its name."""
-    return {path.name: path.read_text() for path in FILES.iterdir()} | dict(_BLOCK.findall(PAGE.read_text()))
+    return {path.name: path.read_text() for path in FILES.iterdir()}
 
 
 def snippet(name: str, given: Mapping[str, str]) -> str:
-    """Return a snippet in which each text of the page is replaced by what stands for it here."""
+    """Return a snippet with each text of the page replaced by the test's value."""
     text = snippets()[name]
     for written, here in given.items():
         text = text.replace(written, here)

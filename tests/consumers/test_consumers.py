@@ -11,7 +11,7 @@ from tests.consumers.programs import check, said, schema_files, written
 
 pytestmark = pytest.mark.services
 
-#: So long Rust's compiler may take for all of librdkafka, on two busy cores.
+#: Timeout of Rust's compiler for all of librdkafka, in seconds, on two busy cores.
 _COMPILER_SECONDS = 1_800.0
 
 
@@ -31,7 +31,10 @@ def test_go(topics: Topics, tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_go_with_classes(topics: Topics, tmp_path: Path) -> None:
-    """A command of the page has avrogen make structs of the schemas of all topics; they compile together."""
+    """A command of the page makes avrogen generate structs for the schemas of all topics.
+
+    They compile together.
+    """
     schema_files(tmp_path, topics)
     for name in ("go.mod", "typed.go"):
         written(tmp_path, name, topics)
@@ -45,7 +48,7 @@ def test_go_with_classes(topics: Topics, tmp_path: Path) -> None:
 def test_rust(topics: Topics, tmp_path: Path) -> None:
     for name in ("Cargo.toml", "consume.rs"):
         written(tmp_path, name, topics)
-    # librdkafka is among what is compiled: once, and not at every run.
+    # The build includes librdkafka: it is compiled once, and not at every run.
     with filled("rust") as (folder, _):
         build = ["cargo", "build", "--quiet", "--target-dir", str(folder)]
         said(build, tmp_path, {"CARGO_PROFILE_DEV_DEBUG": "0"}, _COMPILER_SECONDS)

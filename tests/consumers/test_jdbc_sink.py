@@ -53,7 +53,7 @@ select array_agg(attname::text order by attname)
   from pg_index join pg_attribute on attrelid = indrelid and attnum = any (indkey)
  where indrelid = '"Items"'::regclass and indisprimary
 """
-#: What the sink makes of types that Connect has no name for, as docs/consumers.md says.
+#: The sink's types for PostgreSQL types that Connect does not name, as docs/consumers.md says.
 _OTHERS = {
     "made": "timestamp without time zone",
     "doc": "json",
@@ -76,7 +76,7 @@ def target() -> Iterator[SecondPostgres]:
 
 
 def rows(session: Session, query: str) -> list[tuple[Any, ...]]:
-    """Return what a query finds; nothing while the table is not there."""
+    """Return the rows of a query; none while the table does not exist."""
     if session.value("select to_regclass('\"Items\"') is null"):
         return []
     return session.rows(query)

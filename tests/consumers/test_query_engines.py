@@ -1,4 +1,4 @@
-"""Spark, DuckDB and kcat on topics: every record of them is read, as the tables have it."""
+"""Spark, DuckDB and kcat read every record of the topics, as the tables have it."""
 
 import os
 import shutil
@@ -14,9 +14,9 @@ from tests.debian import unpacked
 
 pytestmark = [pytest.mark.services, pytest.mark.long]
 
-#: Spark would listen on an address of its own choice; and its second compiler takes more CPU than all else.
+#: Spark would choose its own listening address, and its second compiler would take most of the CPU time.
 _SPARK = {"SPARK_LOCAL_IP": "127.0.0.1", "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"}
-#: So long Spark may take, on two busy cores.
+#: Timeout of Spark, in seconds, on two busy cores.
 _SPARK_SECONDS = 900.0
 _BIN = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
 
@@ -35,7 +35,7 @@ def test_spark(topics: Topics, tmp_path: Path) -> None:
 
 
 def kcat() -> dict[str, str]:
-    """Return the environment in which there is a kcat: this machine's, or Debian's."""
+    """Return an environment with kcat: this machine's, or Debian's."""
     if shutil.which("kcat") is not None:
         return {"PATH": _BIN}
     programs = unpacked("kcat", "librdkafka1", "libyajl2", "libsasl2-2")
@@ -44,6 +44,6 @@ def kcat() -> dict[str, str]:
 
 
 def test_kcat(topics: Topics, tmp_path: Path) -> None:
-    """kcat hands keys and values on as they are."""
+    """kcat passes keys and values on unchanged."""
     written(tmp_path, "decode.py", topics)
     check(said(["sh", "-e", str(written(tmp_path, "read.sh", topics))], tmp_path, kcat()), topics)

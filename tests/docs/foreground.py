@@ -1,4 +1,4 @@
-"""Runs a command that goes on until it is told to end, and tells it so (SIGTERM) once it says a text.
+"""Runs a command that continues until SIGTERM, and sends SIGTERM once its output contains a text.
 
 ``python -m tests.docs.foreground TEXT COMMAND…`` ends with the command's code.
 """

@@ -1,4 +1,4 @@
-"""Loses the first records of a topic's fullest partition, as a broker may: no retention explains it.
+"""Deletes the first records of a topic's fullest partition, as a broker may: no retention explains it.
 
 ``python -m tests.docs.lost BROKER TOPIC COUNT``.
 """
@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 def lose(broker: str, topic: str, count: int) -> None:
     """Delete the first ``count`` records."""
     admin = AdminClient({"bootstrap.servers": broker})
-    # Only of such a topic Kafka deletes records before their time.
+    # Kafka deletes records on request only from such a topic.
     for name, value in (("cleanup.policy", "compact,delete"), ("retention.ms", "-1")):
         entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
         resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])

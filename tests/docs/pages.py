@@ -1,4 +1,4 @@
-"""The fenced blocks of the documentation, and the commands in them with the output that the page shows."""
+"""The fenced blocks of the documentation, and their commands with the output that the page shows."""
 
 import re
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PAGES = {path.name: path for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
-#: What a reader takes for something to type.
+#: Languages of blocks that a reader takes for commands.
 SHELL = {"", "sh", "bash", "console"}
 
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -23,13 +23,13 @@ class Block:
 
     @property
     def first(self) -> str:
-        """Its first line, by which it is known."""
+        """Return the first line, which identifies the block."""
         return self.text.partition("\n")[0]
 
 
 @dataclass(frozen=True)
 class Command:
-    """What is typed, and what the page shows of its output: "" where it shows nothing."""
+    """A command, and the output that the page shows; "" if it shows none."""
 
     typed: str
     shown: str = ""
@@ -46,10 +46,10 @@ def blocks_in(markdown: str, page: str = "") -> list[Block]:
 
 
 def commands(block: Block) -> list[Command]:
-    """Return the commands of a block: behind prompts if it has any, else each line is one."""
+    """Return the commands of a block: the lines with prompts if it has any, else each line."""
     text = re.sub(r"\\\n\s*", " ", block.text)
     if "$ " not in {line[:2] for line in text.splitlines()}:
-        # A comment is for who reads the page.
+        # A comment is for the reader of the page.
         lines = (re.sub(r"(^|\s+)#\s.*", "", line).strip() for line in text.splitlines())
         return [Command(line) for line in lines if line]
     found: list[tuple[list[str], list[str]]] = []
@@ -67,21 +67,22 @@ def commands(block: Block) -> list[Command]:
     return [Command("\n".join(typed), "\n".join(shown)) for typed, shown in found]
 
 
-# -- comparing what is shown with what was said --------------------------------------------------------------
+# -- comparing the shown output with the actual one ----------------------------------------------------------
 
 _NUMBER = re.compile(r"\b[0-9A-F]+/[0-9A-F]+\b|\d[\d,.:]*")
-_UNIT = re.compile(r"N (?:kB|MB|GB|B|ms|s|min)\b")
+#: The units of ``bwtui.model.number_format``; long durations have two.
+_UNIT = re.compile(r"N (?:d N h|h N m|m N s|kB|MB|GB|TB|B|ms|s)\b")
 
 
 def plain(text: str) -> str:
-    """Return a text in which numbers, units, LSNs and the width of columns are alike."""
+    """Return a text with normalized numbers, units, LSNs and column widths."""
     return " ".join(_UNIT.sub("N U", _NUMBER.sub("N", text)).split())
 
 
 def missing(shown: str, said: str, varies: tuple[str, ...] = ()) -> list[str]:
-    """Return the shown lines that stand nowhere in what was said.
+    """Return the shown lines that are missing in the actual output.
 
-    "…" in a line is any text. ``varies`` are expressions for what is another word in every run.
+    "…" in a line matches any text. ``varies`` are expressions for words that differ in every run.
     """
     got, wanted = plain(said), [plain(line) for line in shown.splitlines()]
     for expression in varies:

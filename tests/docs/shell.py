@@ -1,4 +1,4 @@
-"""A shell that is given what a page tells to type, line by line, in a folder of its own."""
+"""A shell that runs the commands of a page, line by line, in a separate folder."""
 
 import os
 import shutil
@@ -60,15 +60,16 @@ class Shell:
         try:
             self._bash.wait(60)
         except subprocess.TimeoutExpired:
-            # A command of a test that has failed.
+            # Left by a command of a test that has failed.
             os.killpg(self._bash.pid, signal.SIGKILL)
             self._bash.wait()
 
     def run(self, command: str, seconds: float = 600) -> tuple[int, str]:
-        """Run a command, and return its exit code, and what it said on both streams."""
+        """Run a command, and return its exit code and its output on both streams."""
         out, code = self._folder / "out", self._folder / "code"
         code.unlink(missing_ok=True)
-        # A relay in the background must not hold what is read here, so it is a file. $? is kept for the next.
+        # The output goes to a file, so that a relay in the background does not hold a pipe. $? is kept for
+        # the next.
         given = f"{{ {command}\n}} >{out} 2>&1 </dev/null; ended=$?\n"
         given += f"echo $ended >{code}.new; mv {code}.new {code}; (exit $ended)\n"
         assert self._bash.stdin is not None

@@ -1,4 +1,4 @@
-"""What the documentation tells to type, typed: each command of a page, in order, on real services."""
+"""Run each command of the documentation, page by page and in order, on real services."""
 
 import json
 import re
@@ -12,10 +12,11 @@ import yaml
 from click.testing import CliRunner
 
 from bwtui.cli.main import cli
+from bwtui.model.number_format import duration
 from bwtui.packages.artifacts import cache_folder
 from bwtui.sandbox.ports import choose
 from bwtui.sandbox.sandbox import ServiceAddresses
-from tests.docs.pages import PAGES, ROOT, SHELL, Block, Command, blocks, commands, missing
+from tests.docs.pages import PAGES, ROOT, SHELL, Block, Command, blocks, commands, missing, plain
 from tests.docs.scenes import CANNOT, NO_COMMANDS, SCENES, STATEMENTS, TESTED, Scene, replaced
 from tests.docs.shell import Shell
 
@@ -32,7 +33,7 @@ def cannot(page: str, command: Command) -> bool:
 
 
 def told(page: str) -> list[Command]:
-    """Return all that a page tells to type, statements for the program that takes them among it."""
+    """Return all that a page says to type, including statements for the programs that run them."""
     found = []
     for block in blocks(page):
         if is_to_type(block):
@@ -43,12 +44,12 @@ def told(page: str) -> list[Command]:
 
 
 def run_by(page: str) -> list[Command]:
-    """Return what is run."""
+    """Return the commands to run."""
     return [command for command in told(page) if not cannot(page, command)]
 
 
 RUN = [page for page in PAGES if run_by(page)]
-#: Others take minutes; this one has screens' relay, an audit and a repair.
+#: The other pages take minutes; this one has a relay with screens, an audit and a repair.
 QUICK = "heal.md"
 
 
@@ -56,7 +57,7 @@ QUICK = "heal.md"
 def shell(
     services: ServiceAddresses, database: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> Iterator[tuple[Shell, dict[str, str]]]:
-    """A shell in an empty home, and the places of this test's services."""
+    """A shell in an empty home, and the addresses of this test's services."""
     prefix = f"docs_{secrets.token_hex(4)}"
     places = {
         "database": f"'{database}'",
@@ -70,7 +71,7 @@ def shell(
         "BWTUI_POSTGRES": database,
         "BWTUI_BROKER": services.broker,
         "BWTUI_SCHEMA_REGISTRY": services.schema_registry,
-        # Topics are this test's own, whatever others have left in Kafka.
+        # The topics belong to this test only, whatever others have left in Kafka.
         "BWTUI_TOPIC_PREFIX": prefix,
     }
     own = SCENES.get(request.node.callspec.params["page"], Scene()).alone
@@ -113,7 +114,12 @@ def test_what_a_page_tells_to_type(page: str, shell: tuple[Shell, dict[str, str]
     assert not due, "what is to be run before them is not there"
 
 
-# -- nothing is passed over ----------------------------------------------------------------------------------
+@pytest.mark.parametrize("seconds", [0.6, 28, 65, 7_500, 270_000])
+def test_a_slow_machine_shows_what_the_page_shows(seconds: float) -> None:
+    assert plain(f"200 rows sent, in {duration(seconds)}") == plain("17 rows sent, in 2.1 s")
+
+
+# -- completeness --------------------------------------------------------------------------------------------
 
 
 def test_what_is_not_run_is_named_with_a_reason_and_is_there() -> None:

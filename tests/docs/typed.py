@@ -1,4 +1,4 @@
-"""Runs a command on a terminal of its own, types keys when texts are shown, and ends with the command's code.
+"""Runs a command on its own terminal, types keys when texts are shown, and ends with the command's code.
 
 ``python -m tests.docs.typed TEXT=KEYS… -- COMMAND…``: KEYS are typed once TEXT is shown; "Enter" is that key.
 """
@@ -31,7 +31,7 @@ def run(steps: list[str], command: list[str]) -> int:
 
 
 def shown(terminal: OnTerminal) -> str:
-    """Return all that was shown so far, without colours and places."""
+    """Return all text shown so far, without colours and positions."""
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.said.decode("utf-8", "replace"))
 
 

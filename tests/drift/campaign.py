@@ -40,7 +40,7 @@ CLOSE_SECONDS = 300.0
 _POLLS_SECONDS = 6.0
 #: The maximum number of times that commands of the status are followed, one after another.
 _COMMANDS = 3
-#: One of so many stands has a relay that captures tables without a key, too.
+#: One in this number of stands has a relay that also captures tables without a key.
 _UNKEYED = 12
 
 
@@ -58,14 +58,14 @@ class Round:
 
 @dataclass(slots=True)
 class Result:
-    """What became of one change."""
+    """The result of one change."""
 
     drawn: Drawn
     ending: Ending
-    #: Until the batch had been applied, and until it had been judged.
+    #: The time until the batch had been applied, and until it had been judged.
     applied: float = 0.0
     seconds: float = 0.0
-    #: What differed, what the status said, and the last changes; empty where all is well.
+    #: The differences, the status and the last changes; empty if all is well.
     report: str = ""
 
     @property
@@ -77,7 +77,7 @@ class Result:
 
 @dataclass(slots=True)
 class Outcome:
-    """What is printed at the end."""
+    """The results of a campaign, printed at its end."""
 
     seed: int
     results: list[Result] = field(default_factory=list)
@@ -88,11 +88,11 @@ class Outcome:
 
     @property
     def failures(self) -> list[Result]:
-        """The changes after which the relay was not what it should be."""
+        """Return the changes after which the relay was not in the expected state."""
         return [result for result in self.results if not result.is_expected]
 
     def summary(self) -> str:
-        """Return it in some lines, the failures last."""
+        """Return the results in some lines, the failures last."""
         kinds: dict[str, Counter[str]] = {}
         for result in self.results:
             kinds.setdefault(result.drawn.change.name, Counter())[result.ending] += 1
@@ -213,7 +213,7 @@ class Campaign:
                     if self._logs:
                         _log(stand, results)
                     is_over = time.monotonic() > until or len(self.outcome.results) >= changes > 0
-                    # The next changes must not be blamed for what these have broken.
+                    # Faults of these changes must not be blamed on the next ones.
                     if is_over or not all(result.is_expected for result in results):
                         break
             self.outcome.transactions += stand.writer.transactions
@@ -308,7 +308,7 @@ class Application:
             for number in tuple(self._steps):
                 self._advance(number, dice.randint(1, 3))
             stand.thaw()
-            # A snapshot whose topic went away ends the relay, and leaves nothing behind.
+            # A topic that disappears during the snapshot ends the relay, which leaves nothing behind.
             stand.start()
         stand.start()
         stand.catch_up()
@@ -340,12 +340,12 @@ class Application:
         elif self._when in (When.RUNNING, When.POLLED):
             stand.catch_up()
             if self._when is When.POLLED:
-                # Its length is part of the change.
+                # The duration is part of the change.
                 stand.last(_POLLS_SECONDS)
 
 
 def _refusal(stand: Stand, change: Change) -> tuple[Ending, str]:
-    """Start the relay with other settings, and see that this is refused in words that name both values."""
+    """Start the relay with other settings, and check that the error names both values."""
     stand.end(hard=False)
     old = stand.services.schema_registry
     with way_to(urlsplit(old).netloc, "http") as way:
@@ -378,30 +378,30 @@ def is_under_way(status: Status) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Topics and tables, and what the status said when they had been compared."""
+    """Topics and tables, and the status after their comparison."""
 
     differing: dict[str, str]
     status: Status
 
     @property
     def not_proven(self) -> set[str]:
-        """The tables that the status marks."""
+        """Return the tables that the status marks."""
         return {entry.table for entry in self.status.not_proven}
 
     @property
     def silent(self) -> set[str]:
-        """The tables that differ while the status does not name them, or is healthy."""
+        """Return the tables that differ while the status does not name them, or is healthy."""
         if self.status.verdict.condition == "healthy":
             return set(self.differing)
         return self.differing.keys() - self.not_proven - set(self.status.not_captured)
 
     @property
     def is_closed(self) -> bool:
-        """Whether topics equal tables, and the status says no less."""
+        """Return whether topics equal tables and the status agrees."""
         return not self.differing and not self.not_proven and not is_under_way(self.status)
 
     def ending(self, table: str, *, may_equal: bool) -> Ending:
-        """Return how it ended for a table that differs or is named.
+        """Return the ending of a table that differs or is named.
 
         ``may_equal``: the relay may name a table that equals its topic, since it can't know.
         """
@@ -409,12 +409,12 @@ class Look:
             return "silent"
         commands = {entry.table: entry.command for entry in self.status.not_proven}
         command = commands.get(table, "-")
-        # A statement ends what lasts, by which the table may differ at any time.
+        # A named statement means that the cause lasts, so the table may differ at any time.
         has_cause = table in self.differing or may_equal or not command.startswith("bwtui ")
         return "named" if has_cause and command else "false"
 
     def text(self) -> str:
-        """Say what differs, and what the status says."""
+        """Return the differences and the status as text."""
         lines = [f"  differs: {name}: {how}" for name, how in sorted(self.differing.items())]
         lines += [
             f"  not proven: {e.table} since {e.since_lsn:X}: {e.reason} [{e.command}]"
@@ -477,7 +477,7 @@ def _owner(scenes: Sequence[Scene], table: str) -> int | None:
 
 
 def _watched(stand: Stand) -> Look | None:
-    """Return what was seen when nothing more was to be expected; None without a relay that answers."""
+    """Return the last comparison, once nothing more is to be expected; None if the relay does not answer."""
     begun = time.monotonic()
     stand.catch_up()
     silent: set[str] = set()
@@ -493,7 +493,7 @@ def _watched(stand: Stand) -> Look | None:
             stand.last(0.3)
             continue
         differs = stand.differing()
-        # What the relay noticed while that was read counts.
+        # The status after the comparison counts, too.
         look = Look(differs, stand.status() or status)
         if look.is_closed or is_late:
             return look

@@ -16,6 +16,7 @@ from tests.database import session
 from tests.drift.comparison import Table
 from tests.drift.stand import Publication, Stand, writes
 from tests.faults.administration import configure_topic
+from tests.faults.relays import Relay
 
 #: "closed": topics equal tables in the end, without help; "named": the status says which tables are not
 #: proven, and the command that it names proves them; "refused": the start is refused with exit code 2.
@@ -23,8 +24,6 @@ Expected = Literal["closed", "named", "refused"]
 
 
 class When(Enum):
-    """When a change happens."""
-
     SNAPSHOT = "during the first snapshot"
     RUNNING = "while the relay runs"
     POLLED = "while the relay runs, with its polls in between"
@@ -74,7 +73,7 @@ class Scene:
 Steps = Callable[[Scene], Iterator[None]]
 
 ROWS = "insert into {t} select g, g, 'row ' || g from generate_series(1, 200) g"
-#: The relay may have added it, or made the publication again.
+#: The relay may have added it, or recreated the publication.
 JOIN = "do $$ begin alter publication {p} add table {t}; exception when duplicate_object then null; end $$"
 PLAIN = ("create table {t} (id int primary key, n int not null unique, v text)", ROWS)
 PARTITIONED = (
@@ -82,6 +81,17 @@ PARTITIONED = (
     "create table {t}_low partition of {t} for values from (minvalue) to (150)",
     "create table {t}_high partition of {t} for values from (150) to (maxvalue)",
     ROWS,
+)
+
+#: A table whose partitions leave room for another one.
+YOUNG = (PARTITIONED[0], PARTITIONED[1].replace("150", "100000"), ROWS)
+YOUNG_PARTITION = "create {} table {{t}}_young partition of {{t}} for values from (100000) to (200000)"
+YOUNG_ROWS = "insert into {t} select g, g, 'young' from generate_series(100000, 100020) g"
+SECOND = "insert into {t} select g, g, 'second ' || g from generate_series(150, 250) g"
+#: Creates a partitioned table around an existing one.
+AROUND = (
+    f"begin; {PARTITIONED[0]}; alter table {{t}} attach partition {{t}}_src"
+    " for values from (minvalue) to (maxvalue); commit"
 )
 
 
@@ -92,7 +102,7 @@ class Change:
     name: str
     steps: Steps
     expected: Expected = "named"
-    #: The statements that make its table.
+    #: The statements that create its table.
     tables: tuple[str, ...] = PLAIN
     schema: str = "public"
     whens: tuple[When, ...] = _LIVE
@@ -101,9 +111,9 @@ class Change:
     #: The first major version of PostgreSQL that can do it.
     since: int = 14
     weight: int = 2
-    #: Whether it concerns all tables of the publication.
+    #: True if it concerns all tables of the publication.
     is_wide: bool = False
-    #: Whether it makes sense only where the relay captures no tables without a key.
+    #: True if it makes sense only with a relay that does not capture tables without a key.
     is_keyed: bool = False
     #: Options that the relay needs for it.
     options: tuple[str, ...] = ()
@@ -148,7 +158,7 @@ def change(name: str, **more: object) -> Callable[[Steps], Steps]:
 
 @change("topic recreated", whens=_EVER, weight=4)
 def topic_recreated(at: Scene) -> Iterator[None]:
-    """Somebody deletes the topic, and makes it again with some number of partitions."""
+    """Another client deletes the topic, and recreates it with some number of partitions."""
     at.stand.delete_topic(at.topic)
     yield
     at.stand.make_topic(at.topic, at.dice.randint(1, 5))
@@ -158,7 +168,7 @@ def topic_recreated(at: Scene) -> Iterator[None]:
 
 @change("topic deleted", whens=_ANY)
 def topic_deleted(at: Scene) -> Iterator[None]:
-    """Somebody deletes the topic; only the relay makes it again."""
+    """Another client deletes the topic; only the relay recreates it."""
     at.stand.delete_topic(at.topic)
     yield
     at.write()
@@ -166,7 +176,7 @@ def topic_deleted(at: Scene) -> Iterator[None]:
 
 @change("young topic recreated", tables=(PLAIN[0],), whens=(When.BETWEEN_POLLS, When.RUNNING, When.KILLED))
 def young_topic_recreated(at: Scene) -> Iterator[None]:
-    """The topic is replaced right after the first rows, before anybody can have looked at it."""
+    """The topic is replaced right after the first rows, before any poll of it."""
     # The writer may have written some of them.
     at.run(f"{ROWS} on conflict do nothing")
     at.stand.catch_up()
@@ -187,7 +197,7 @@ def partitions_added(at: Scene) -> Iterator[None]:
 
 @change("records deleted")
 def records_deleted(at: Scene) -> Iterator[None]:
-    """Somebody deletes all records of the topic, which needs another cleanup policy."""
+    """Another client deletes all records of the topic, which needs another cleanup policy."""
     configure_topic(at.stand.services, at.topic, "cleanup.policy", "compact,delete")
     at.stand.delete_records(at.topic)
     yield
@@ -195,19 +205,41 @@ def records_deleted(at: Scene) -> Iterator[None]:
     at.write()
 
 
-@change("a topic of two databases", whens=(When.RUNNING, When.STOPPED))
-def two_databases(at: Scene) -> Iterator[None]:
-    """The relay of another database writes into the same topic."""
+def relay_of_another_database(at: Scene) -> Relay:
+    """Start a relay that sends a table of the same name in a different database to the same topic."""
     other = at.stand.other_database()
     with session(other) as opened:
         for statement in PLAIN[0], "insert into {t} select g, g, 'theirs' from generate_series(150, 250) g":
             opened.run(at.named(statement))
-    relay = at.stand.another_relay(other)
-    yield
-    relay.wait_ended() if relay.has_ended else relay.wait_caught_up()
+    return at.stand.another_relay(other)
+
+
+def end(relay: Relay) -> None:
+    """End another relay, once it has sent everything unless it was refused."""
+    if relay.has_ended:
+        relay.wait_ended()
+    else:
+        relay.wait_caught_up()
     relay.close()
+
+
+@change("a topic of two databases", whens=(When.RUNNING, When.STOPPED, When.KILLED))
+def two_databases(at: Scene) -> Iterator[None]:
+    """The relay of another database writes into the same topic."""
+    relay = relay_of_another_database(at)
+    yield
+    end(relay)
     yield
     at.write()
+
+
+@change("topic older than its table", tables=(), whens=(When.RUNNING, When.STOPPED, When.KILLED))
+def older_topic(at: Scene) -> Iterator[None]:
+    """A new table gets a topic with rows of another database."""
+    end(relay_of_another_database(at))
+    yield
+    at.run(PLAIN[0], SECOND)
+    yield
 
 
 # -- publications --------------------------------------------------------------------------------------------
@@ -368,7 +400,7 @@ def schema_renamed(at: Scene) -> Iterator[None]:
 
 @change("two tables swap names", tables=(*PLAIN, "create table {t}_two (like {t} including all)"))
 def swapped(at: Scene) -> Iterator[None]:
-    """Another table takes the name, as after a copy that was made to change the table."""
+    """A different table takes the name, as after a copy that was created to change the table."""
     at.run("insert into {t}_two select * from {t} where id < 100")
     yield
     at.run(
@@ -391,7 +423,7 @@ def dropped_and_created(at: Scene) -> Iterator[None]:
 
 @change("column dropped and added again")
 def column_again(at: Scene) -> Iterator[None]:
-    """Every row has an empty column after it; the stream has no change of any row."""
+    """Every row has an additional empty column; the stream has no change of any row."""
     at.run("alter table {t} drop column v")
     yield
     at.run("alter table {t} add column v text")
@@ -413,6 +445,40 @@ def column_renamed(at: Scene) -> Iterator[None]:
     yield
     at.run("alter table {t} rename column other to again")
     at.write()
+
+
+@change(
+    "stored generated column becomes a plain one",
+    tables=(
+        "create table {t} (id int primary key, n int not null, v text,"
+        " g int generated always as (n * 2) stored)",
+        ROWS,
+    ),
+)
+def expression_dropped(at: Scene) -> Iterator[None]:
+    """A column that PostgreSQL did not publish has its values in no stream."""
+    yield
+    at.run("alter table {t} alter column g drop expression")
+    yield
+
+
+@change("column renamed and back", tables=(f"{PLAIN[0][:-1]}, more int default 1)", ROWS))
+def column_renamed_and_back(at: Scene) -> Iterator[None]:
+    """Rows that are written in between have the temporary name in the topic."""
+    yield
+    at.run("alter table {t} rename column more to other", "update {t} set v = 'x' where id < 50")
+    yield
+    at.run("alter table {t} rename column other to more")
+
+
+@change(
+    "column type changed without a rewrite", tables=(f"{PLAIN[0][:-1]}, c cidr default '10.0.0.1/32')", ROWS)
+)
+def type_without_rewrite(at: Scene) -> Iterator[None]:
+    """PostgreSQL prints all values differently; the stream has no change of any row."""
+    yield
+    at.run("alter table {t} alter column c type inet")
+    yield
 
 
 @change("rewritten as it was", expected="closed", weight=1)
@@ -487,6 +553,16 @@ def identity_index(at: Scene) -> Iterator[None]:
     at.write()
 
 
+@change("replica identity index and back")
+def identity_index_and_back(at: Scene) -> Iterator[None]:
+    """An index is the replica identity for a while, and rows get other keys meanwhile."""
+    yield
+    at.run("alter table {t} replica identity using index {b}_n_key")
+    at.run("update {t} set id = id + 5000 where id between 160 and 170")
+    yield
+    at.run("alter table {t} replica identity default")
+
+
 @change("replica identity full and back", expected="closed")
 def identity_full(at: Scene) -> Iterator[None]:
     """The whole row is the replica identity for a while; the key stays."""
@@ -544,6 +620,38 @@ def renamed_label_in_key(at: Scene) -> Iterator[None]:
     at.run("alter type {t}_mood rename value 'sad' to 'blue'")
     yield
     at.write()
+
+
+@change(
+    "enum label renamed and back",
+    tables=(
+        "create type {t}_mood as enum ('sad', 'glad')",
+        f"{PLAIN[0][:-1]}, mood {{t}}_mood default 'sad')",
+        ROWS,
+    ),
+)
+def label_renamed_and_back(at: Scene) -> Iterator[None]:
+    """Rows that are written in between have the temporary label in the topic."""
+    yield
+    at.run("alter type {t}_mood rename value 'sad' to 'blue'", "update {t} set v = 'x' where id < 50")
+    yield
+    at.run("alter type {t}_mood rename value 'blue' to 'sad'")
+
+
+@change(
+    "attribute of a composite type comes and goes",
+    tables=(
+        "create type {t}_pair as (a int, b int)",
+        f"{PLAIN[0][:-1]}, p {{t}}_pair default '(1,2)')",
+        ROWS,
+    ),
+)
+def attribute_and_back(at: Scene) -> Iterator[None]:
+    """Rows that are written in between have a different attribute in the topic."""
+    yield
+    at.run("alter type {t}_pair add attribute c int", "update {t} set v = 'x' where id < 50")
+    yield
+    at.run("alter type {t}_pair drop attribute c")
 
 
 # -- partitions ----------------------------------------------------------------------------------------------
@@ -609,7 +717,7 @@ def levels_detached(at: Scene) -> Iterator[None]:
 
 @change("partition truncated", tables=PARTITIONED)
 def partition_truncated(at: Scene) -> Iterator[None]:
-    """One partition loses its rows; the stream may say nothing of it."""
+    """One partition loses its rows; the stream may not contain that."""
     at.run("truncate {t}_high")
     yield
     at.write()
@@ -632,7 +740,7 @@ def partition_dropped(at: Scene) -> Iterator[None]:
     ),
 )
 def unlogged_partition(at: Scene) -> Iterator[None]:
-    """Rows of a partition that no stream has are written."""
+    """Write rows of a partition that is in no stream."""
     # The status may have named the statement that ends it, and the campaign followed that.
     at.run("alter table {t}_high set unlogged")
     at.write()
@@ -662,7 +770,7 @@ def unlogged_partition(at: Scene) -> Iterator[None]:
 )
 def foreign_partition(at: Scene) -> Iterator[None]:
     """Rows are inserted into a partition on another server."""
-    # So here.
+    # The campaign ends it here.
     at.run(
         "do $$ begin alter table {t} attach partition {t}_high for values from (150) to (maxvalue);"
         " exception when wrong_object_type then null; end $$"
@@ -685,11 +793,108 @@ def partition_identity(at: Scene) -> Iterator[None]:
     at.write()
 
 
+@change(
+    "identity of a partition and back", tables=(*PARTITIONED, "alter table {t}_high alter n set not null")
+)
+def partition_identity_and_back(at: Scene) -> Iterator[None]:
+    """A partition's replica identity is not the root's for a while, and rows get other keys meanwhile."""
+    at.run("create unique index {b}_high_n on {t}_high (n)")
+    yield
+    at.run("alter table {t}_high replica identity using index {b}_high_n")
+    at.run("update {t} set id = id + 5000 where id between 160 and 170")
+    yield
+    at.run("alter table {t}_high replica identity default")
+
+
+@change("young partition dropped", tables=YOUNG)
+def young_dropped(at: Scene) -> Iterator[None]:
+    """A partition comes and goes with its rows."""
+    yield
+    at.run(YOUNG_PARTITION.format(""), YOUNG_ROWS)
+    yield
+    at.run("drop table {t}_young")
+
+
+@change("young partition truncated", tables=YOUNG)
+def young_truncated(at: Scene) -> Iterator[None]:
+    """A new partition loses its rows."""
+    yield
+    at.run(YOUNG_PARTITION.format(""), YOUNG_ROWS, "truncate {t}_young")
+    yield
+
+
+@change("young partition was unlogged", tables=YOUNG)
+def young_unlogged(at: Scene) -> Iterator[None]:
+    """A new partition has rows from before it was a logged one."""
+    yield
+    at.run(YOUNG_PARTITION.format("unlogged"), YOUNG_ROWS, "alter table {t}_young set logged")
+    yield
+
+
+@change(
+    "table attached for a while",
+    tables=(
+        *YOUNG,
+        "create table {t}_other (id int primary key, n int not null, v text)",
+        "insert into {t}_other select g, g, 'other' from generate_series(100000, 100020) g",
+    ),
+)
+def attached_for_a_while(at: Scene) -> Iterator[None]:
+    """A table is a partition for a while, and written as such."""
+    yield
+    at.run("alter table {t} attach partition {t}_other for values from (100000) to (200000)")
+    at.run("update {t} set v = 'attached' where id >= 100010")
+    yield
+    at.run("alter table {t} detach partition {t}_other")
+
+
+# -- new tables ----------------------------------------------------------------------------------------------
+
+
+@change("young table recreated", tables=())
+def young_recreated(at: Scene) -> Iterator[None]:
+    """A new table is dropped, and another one of its name has other rows."""
+    yield
+    at.run(PLAIN[0], ROWS, "drop table {t}", PLAIN[0], SECOND)
+    yield
+
+
+@change("young table dropped and created again", tables=())
+def young_again(at: Scene) -> Iterator[None]:
+    """A new table is dropped, and one of its name is created later."""
+    yield
+    at.run(PLAIN[0], ROWS, "drop table {t}")
+    yield
+    at.run(PLAIN[0], SECOND)
+
+
+@change(
+    "filled table attached to a new root",
+    tables=(
+        "create table {t}_src (id int primary key, n int not null, v text)",
+        ROWS.replace("{t}", "{t}_src"),
+    ),
+)
+def attached_to_new(at: Scene) -> Iterator[None]:
+    """A partitioned table is created around a table with rows."""
+    yield
+    at.run(AROUND)
+    yield
+
+
+@change("young filled table attached to a new root", tables=())
+def young_attached_to_new(at: Scene) -> Iterator[None]:
+    """A partitioned table is created around a new table with rows."""
+    yield
+    at.run(PLAIN[0].replace("{t}", "{t}_src"), ROWS.replace("{t}", "{t}_src"), AROUND)
+    yield
+
+
 # -- settings ------------------------------------------------------------------------------------------------
 
 
 def nothing(at: Scene) -> Iterator[None]:
-    """Write, and no more: the change is a start with other settings."""
+    """Only write: the change itself is a start with other settings."""
     at.write()
     yield
 
@@ -709,7 +914,7 @@ _setting("another registry", "-r", "{registry}", says=("{registry}", "{old_regis
 
 @change("state folder lost", whens=(When.STATE_LOST,), weight=3, is_wide=True)
 def state_lost(at: Scene) -> Iterator[None]:
-    """The relay forgets all, and the table is changed meanwhile."""
+    """The state folder is lost, and the table is changed meanwhile."""
     if at.stand.mode == "list":
         at.run("alter publication {p} drop table {t}")
     yield

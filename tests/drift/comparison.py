@@ -30,6 +30,10 @@ select n.nspname, c.relname,
  where c.relkind in ('r', 'p') and c.relpersistence = 'p' and not c.relispartition
    and n.nspname !~ '^(pg_|information_schema)'"""
 
+_COLUMNS = """
+select attname::text from pg_attribute
+ where attrelid = %s::regclass and attnum > 0 and not attisdropped and attgenerated = '' order by attnum"""
+
 
 @dataclass(frozen=True, slots=True)
 class Table:
@@ -67,7 +71,7 @@ class TopicFold:
             self.newest[tuple(sorted(key.items()))][partition] = value
 
     def differences(self, rows: Mapping[Key, Row]) -> Counter[str]:
-        """Count what differs from the table's rows, by the kind of difference."""
+        """Count the differences from the table's rows, by kind."""
         found = Counter(unreadable=self.unreadable)
         found["without a key"] = len(self.unkeyed)
         for key in rows.keys() | self.newest.keys():
@@ -117,8 +121,12 @@ def _differences(table: Table, rows: Sequence[Row], fold: TopicFold) -> Counter[
 
 
 def _rows(cursor: Any, table: Table) -> Iterator[Row]:
-    cursor.execute(f'select * from "{table.schema}"."{table.name}"')
-    names = [column.name for column in cursor.description]
+    """Yield the rows as they are published: without generated columns."""
+    qualified = f'"{table.schema}"."{table.name}"'
+    cursor.execute(_COLUMNS, (qualified,))
+    names = [name for (name,) in cursor.fetchall()]
+    quoted = ", ".join(f'"{name}"' for name in names)
+    cursor.execute(f"select {quoted} from {qualified}")
     return (_texts(dict(zip(names, row, strict=True))) for row in cursor.fetchall())
 
 

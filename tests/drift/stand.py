@@ -1,4 +1,4 @@
-"""The stand of a drift campaign: a database with tables, a relay of it, and a writer that never rests."""
+"""The stand of a drift campaign: a database with tables, a relay of it, and a continuous writer."""
 
 import contextlib
 import os
@@ -28,7 +28,7 @@ from tests.fix_sandbox import fresh_database
 from tests.torture.topics import Decoder
 from tests.waiting import eventually
 
-#: The publication of the relay's tables: a list that the relay makes, all tables, or the tables of schemas.
+#: The publication of the relay's tables: a list that the relay creates, all tables, or the tables of schemas.
 Publication = Literal["list", "all", "schemas"]
 
 #: The tables that no change touches.
@@ -45,7 +45,7 @@ _WRITER_PAUSE = 0.03
 #: A status costs the relay some milliseconds.
 _LOOK_SECONDS = 0.2
 _START_SECONDS = 180.0
-_COMMAND_SECONDS = 120
+_COMMAND_SECONDS = 300
 
 
 def writes(table: str, dice: random.Random) -> list[str]:
@@ -114,7 +114,7 @@ class Writer:
 
 
 class Stand:
-    """What changes act upon."""
+    """The target of the changes."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class Stand:
         self.options = tuple(options)
         self.admin = AdminClient({"bootstrap.servers": services.broker})
         self.writer: Writer
-        #: Ends what changes have begun, at the end of the stand.
+        #: Ends the changes that still last, at the end of the stand.
         self.ends = ExitStack()
         self.kills = 0
         self._decoder = Decoder(services)
@@ -151,7 +151,7 @@ class Stand:
                 opened.run(statement)
 
     def publish(self) -> None:
-        """Make the publication, unless the relay is to make it."""
+        """Create the publication, unless the relay will create it."""
         target = {"all": "all tables", "schemas": "tables in schema public, extra"}.get(self.mode)
         if target:
             self.run(
@@ -165,7 +165,7 @@ class Stand:
     # -- topics --------------------------------------------------------------------------------------------
 
     def delete_topic(self, topic: str) -> None:
-        """Delete a topic and wait until it is gone; one that a relay makes again at once counts as gone."""
+        """Delete a topic and wait until it is gone; one that a relay recreates at once counts as gone."""
         with contextlib.suppress(KafkaException):
             before = self._topic_id(topic)
             self.admin.delete_topics([topic])[topic].result(30)
@@ -211,11 +211,11 @@ class Stand:
     # -- the relay -----------------------------------------------------------------------------------------
 
     def status(self) -> Status | None:
-        """Return what the relay says of itself; None where it does not answer."""
+        """Return the relay's status; None if it does not answer."""
         return self.relay.status()
 
     def freeze_at(self, failpoint: str) -> None:
-        """Start the relay so that it stands still at a failpoint, and wait until it does, or streams."""
+        """Start the relay so that it blocks at a failpoint, and wait until it does, or streams."""
         self.relay.start(failpoint=f"{failpoint}:stop")
         wait_for("the relay stands still", lambda: self._is_frozen() or self._streams(), every=_LOOK_SECONDS)
 
@@ -244,7 +244,7 @@ class Stand:
         wait_for("the relay streams or ends", self._is_ready, _START_SECONDS, every=_LOOK_SECONDS)
 
     def catch_up(self) -> None:
-        """Wait until the relay has confirmed what is committed by now, or has ended."""
+        """Wait until the relay has confirmed everything committed so far, or has ended."""
         with contextlib.suppress(AssertionError):
             if not self.relay.has_ended:
                 self.relay.wait_caught_up(30)
@@ -310,7 +310,7 @@ class Stand:
 def standing(
     services: ServiceAddresses, folder: Path, publication: Publication, options: Sequence[str] = ()
 ) -> Iterator[Stand]:
-    """Set up a stand for the block; the relay does not run yet."""
+    """Yield the stand of a campaign; the relay is not started yet."""
     with fresh_database(services, "drift") as database:
         stand = Stand(services, database, folder, publication, options)
         with stand.ends:

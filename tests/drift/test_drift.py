@@ -1,4 +1,4 @@
-"""Random changes of what completeness rests on: topics equal tables, or the status names what differs.
+"""Random changes of what completeness depends on: topics equal tables, or the status names the differences.
 
 ``make drift SECONDS=600 SEED=7 VERSION=14`` draws changes for 600 seconds, ``CHANGES=100`` stops after 100 of
 them, ``ONLY="renamed and back,truncated"`` draws only these, and ``EACH=1`` tries each change once for each
@@ -45,7 +45,7 @@ _SHORT = (
 def test_topics_equal_tables_or_the_status_names_what_differs(
     services: ServiceAddresses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No difference stays under a healthy verdict, and no table is called not proven without cause."""
+    """No difference stays under a healthy verdict, and no table is reported as not proven without cause."""
     monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path / "state"))
     campaign = Campaign(services, tmp_path, SEED, logs=bool(SECONDS))
     if SECONDS:

@@ -1,4 +1,4 @@
-"""What a careless administrator does to topics and subjects while a relay runs."""
+"""Administrative changes to topics and subjects that break a running relay."""
 
 from confluent_kafka.admin import (
     AdminClient,
@@ -19,9 +19,10 @@ INCOMPATIBLE = '{"type": "record", "name": "Other", "fields": [{"name": "id", "t
 def make_topic(
     services: ServiceAddresses, topic: str, size: int, policy: str = "compact", **settings: str
 ) -> None:
-    """Make ``topic`` before a relay does: as the relay would, but it takes no batch larger than ``size``.
+    """Create ``topic`` before a relay does, with a maximum batch size of ``size`` bytes.
 
-    A limit that is set later holds a moment after Kafka says so, and what a relay sends may come in between.
+    The other settings are the relay's. Changing the limit later is too slow: it takes effect some time after
+    Kafka acknowledges it, and rows could slip through.
     """
     admin = AdminClient({"bootstrap.servers": services.broker})
     config = {"cleanup.policy": policy, "max.message.bytes": str(size)} | settings
@@ -29,7 +30,7 @@ def make_topic(
 
 
 def limit_topic(services: ServiceAddresses, topic: str, size: int) -> None:
-    """Let ``topic`` take no batch larger than ``size`` bytes."""
+    """Limit the batches of ``topic`` to ``size`` bytes."""
     configure_topic(services, topic, "max.message.bytes", str(size))
 
 
@@ -42,7 +43,7 @@ def configure_topic(services: ServiceAddresses, topic: str, setting: str, value:
 
 
 def occupy_subject(services: ServiceAddresses, subject: str, level: str = "BACKWARD") -> None:
-    """Register a schema under ``subject`` with which no table's schema is compatible."""
+    """Register a schema under ``subject`` that is incompatible with the schema of every table."""
     client = SchemaRegistryClient({"url": services.schema_registry})
     client.register_schema(subject, Schema(INCOMPATIBLE, "AVRO"))
     client.set_compatibility(subject, level)

@@ -1,7 +1,8 @@
-"""Asking a relay to put rows into its stream, and what topics must look like then.
+"""Backfill requests to a relay, and checks of the topics that result.
 
-Each row has a column ``v`` that a sequence gives it at every change. So of two states of a row the newer one
-has the larger number, and one that comes back after a DELETE has a larger one than any before.
+A sequence sets column ``v`` of a row at every change. The newer of two states of a row therefore has the
+larger number, and a row that is inserted again after a DELETE has a larger number than all its earlier
+states.
 """
 
 import dataclasses
@@ -10,7 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from bwtui.model.backfill import BackfillRequest, BackfillStatus
-from bwtui.relay.backfill.task import BackfillTask
+from bwtui.relay.backfill.store import BackfillTask
 from bwtui.relay.process.control import request
 from bwtui.state_folder import state_folder
 from tests.faults.records import Record
@@ -18,19 +19,19 @@ from tests.faults.relays import Relay, wait_for
 
 
 def ask(relay: Relay, **asked: Any) -> str:
-    """Ask a relay that runs; return the request's id."""
+    """Request a backfill from a running relay; return the request's id."""
     of = dataclasses.asdict(BackfillRequest(**asked))
     return str(wait_for("an answer", lambda: request(relay.name, {"request": "backfill", "of": of})))
 
 
 def state_of(relay: Relay, id: str) -> BackfillStatus:
-    """Return how far a request is, as its file says."""
+    """Return the progress of a request, as its file records it."""
     path = state_folder(relay.name) / "backfills" / f"{id}.json"
     return BackfillTask.from_json(json.loads(path.read_text())).status()
 
 
 def wait_done(relay: Relay, id: str, seconds: float = 60) -> BackfillStatus:
-    """Wait until a request is done; it fails the test if that has failed."""
+    """Wait until a request is done; fail the test if the request failed."""
     wait_for("the rows", lambda: state_of(relay, id).is_over, seconds)
     status = state_of(relay, id)
     assert status.state == "done", status
@@ -38,12 +39,12 @@ def wait_done(relay: Relay, id: str, seconds: float = 60) -> BackfillStatus:
 
 
 def wait_begun(relay: Relay, id: str) -> None:
-    """Wait until a chunk of it is done, or all."""
+    """Wait until at least one chunk of the request is done."""
     wait_for("some of it", lambda: state_of(relay, id).chunks or state_of(relay, id).is_over)
 
 
 def assert_never_older(records: Iterable[Record]) -> None:
-    """See that no state of a row stands behind a newer one; what the stream sends again counts once."""
+    """Check that no record follows a newer state of its row; count repeated stream records once."""
     newest: dict[tuple[Any, ...], int] = {}
     deleted: set[tuple[Any, ...]] = set()
     seen = set()

@@ -1,4 +1,4 @@
-"""Fixtures of the fault tests: relays that end with their test."""
+"""Fixtures of the fault tests: relays that are closed at the end of their test."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +13,7 @@ from tests.faults.relays import Relay, new_name
 def new_relay(
     services: ServiceAddresses, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Relay]]:
-    """Make relays of the test's database; the arguments go with every start of the relay."""
+    """Create relays of the test's database; every start of the relay gets the arguments."""
     monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path / "state"))
     made: list[Relay] = []
 

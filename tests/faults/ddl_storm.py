@@ -1,7 +1,7 @@
-"""A storm of schema changes and row changes, drawn from a seed, and what a reader of the topics must find.
+"""Random schema and row changes, drawn from a seed, and the expected contents of the topics.
 
-Every table has a trigger that writes down each row as its last change left it, under the table's name at that
-time: that is what the topic of that name must hold, whatever was altered behind it.
+A trigger on every table records each row as its last change left it, under the table's name at that time. The
+topic of that name must hold exactly these rows, whatever was altered after them.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from typing import Any
 from tests.database import Session
 
 Table = str
-#: Column types, and what draws a literal for them.
+#: Column types, each with a function that draws a literal of the type.
 TYPES: dict[str, Callable[[Random], str]] = {
     "int": lambda rng: str(rng.randrange(-(2**31), 2**31)),
     "bigint": lambda rng: str(rng.randrange(-(2**63), 2**63)),
@@ -25,7 +25,7 @@ TYPES: dict[str, Callable[[Random], str]] = {
     "price": lambda rng: f"{rng.randrange(1000)}.5",
     "int[]": lambda rng: f"'{{{rng.randrange(9)},null}}'",
 }
-#: Changes of type after which a reader of the new schema takes the old rows.
+#: Type changes after which a reader with the new schema accepts the old rows.
 WIDER = {"int": "bigint", "varchar(60)": "text", "mood": "text"}
 
 SETUP = """
@@ -50,7 +50,7 @@ create function told.image(jsonb) returns jsonb language sql return (
 
 
 class Storm:
-    """The tables as they are by now, and what may happen to them next."""
+    """The current tables, and the random changes to them."""
 
     def __init__(self, session: Session, seed: int) -> None:
         self.session = session
@@ -64,11 +64,11 @@ class Storm:
         session.run(SETUP)
         for _ in range(4):
             self._create_table()
-        #: A table whose key changes; by ADR 6 its old keys stay, so that nothing is expected of its topic.
+        #: A table whose key columns change. By ADR 6 its old keys stay, so nothing is expected of its topic.
         session.run("create table public.rekeyed (id bigint primary key, other bigint not null, n int)")
 
     def step(self, row_changes: int, schema_changes: int) -> None:
-        """Make one transaction of ``row_changes`` with ``schema_changes`` somewhere between them."""
+        """Run one transaction of ``row_changes`` with ``schema_changes`` somewhere between them."""
         at = sorted(self.rng.randrange(row_changes + 1) for _ in range(schema_changes))
         self.session.run("begin")
         for number in range(row_changes + 1):
@@ -80,7 +80,7 @@ class Storm:
         self.session.run("commit")
 
     def touch(self) -> None:
-        """Update every row, so that each stands in its topic as the table has it now."""
+        """Update every row, so that its topic holds its current state."""
         for table in self.tables:
             self.session.run(f"update {table} set touched = touched + 1")
 
@@ -165,7 +165,7 @@ class Storm:
 
     def _add_column(self, table: Table | None = None) -> None:
         table = table or self._table()
-        # Many large values, so that updates leave them out and they are fetched.
+        # Large values, so that updates leave them out and the relay fetches them.
         column_type = "text" if self.rng.random() < 0.3 else self.rng.choice(list(TYPES))
         name = self._fresh("c")
         default = f" default {TYPES[column_type](self.rng)}" if self.rng.random() < 0.5 else ""

@@ -1,16 +1,18 @@
-"""Sinks that do what a broker does on its worst days; each holds what became durable in ``delivered``."""
+"""Sinks that imitate a failing broker; each keeps the durable messages in ``delivered``."""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from bwtui.encode.local_registry import LocalRegistry
+from bwtui.encode.registry import LocalRegistry
 from bwtui.model.delivery import DeliverySpan, Receipt
-from bwtui.sink.base import DeliveryFailure, Message, MessageTuple
 from bwtui.sink.destination import (
+    DeliveryFailure,
     Destination,
     KeyRecord,
     Limits,
+    Message,
+    MessageTuple,
     Offsets,
     Purgeable,
     SinkService,
@@ -21,7 +23,7 @@ from bwtui.sink.destination import (
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A message that was accepted; ``index`` is its place in ``receipt``."""
+    """An accepted message; ``index`` is its position in ``receipt``."""
 
     topic: str
     message: Message
@@ -31,7 +33,7 @@ class Waiting:
 
 
 class MemorySink(SinkService, Purgeable, TopicScanner):
-    """Takes every message, and makes it durable at the next poll; see `bwtui.sink.base.Sink`."""
+    """A sink that makes every message durable at the next poll; see `bwtui.sink.destination.Sink`."""
 
     name = "memory"
 
@@ -44,7 +46,6 @@ class MemorySink(SinkService, Purgeable, TopicScanner):
     def send(
         self, topic: str, messages: Sequence[MessageTuple], span: DeliverySpan, receipt: Receipt | None = None
     ) -> None:
-        """Accept ``messages``."""
         span.pending += len(messages)
         self._accepted += len(messages)
         self._waiting += (
@@ -52,12 +53,12 @@ class MemorySink(SinkService, Purgeable, TopicScanner):
         )
 
     def poll(self, timeout: float) -> None:
-        """Let everything that waits arrive."""
+        """Deliver all queued messages."""
         while self._waiting:
             self._arrive(self._waiting.popleft())
 
     def flush(self, timeout: float) -> bool:
-        """Let everything that waits arrive."""
+        """Deliver all queued messages."""
         self.poll(timeout)
         return not self._waiting
 
@@ -67,34 +68,34 @@ class MemorySink(SinkService, Purgeable, TopicScanner):
         return failures
 
     def hold_back(self) -> None:
-        """Forget what waits; see `discard`."""
+        """Drop the queued messages; see `discard`."""
         self._waiting.clear()
 
     def discard(self, *, in_order: bool) -> None:
-        """Forget what waits; nobody counts it down any more."""
+        """Drop the queued messages without counting them down from their spans."""
         self._waiting.clear()
         self._failures.clear()
 
     def queued(self) -> int:
-        """Messages that wait."""
+        """Return the number of queued messages."""
         return len(self._waiting)
 
     def answered(self) -> int:
-        """Return how many messages arrived or failed."""
+        """Return how many messages were delivered or failed."""
         return self._accepted - self.queued()
 
     def ensure_topics(self, wanted: Mapping[str, bool]) -> Limits:
-        """Every topic is there."""
+        """Report every topic as existing."""
         return {topic: TopicLimits(1 << 20, compacted=keyed) for topic, keyed in wanted.items()}
 
     def end_offsets(self, topic: str) -> Offsets:
-        """One partition, which ends behind what was delivered."""
+        """Return one partition, which ends after the delivered messages."""
         return {0: sum(name == topic for name, _ in self.delivered)}
 
     def keys(
         self, topic: str, start: Offsets, end: Offsets, on_wait: Callable[[], None]
     ) -> Iterator[KeyRecord]:
-        """Yield the keys of what was delivered."""
+        """Yield the keys of the delivered messages."""
         found = [message for name, message in self.delivered if name == topic]
         yield from (
             KeyRecord(m.key, m.value is None, None) for m in found[start[0] : end[0]] if m.key is not None
@@ -102,7 +103,7 @@ class MemorySink(SinkService, Purgeable, TopicScanner):
 
     @property
     def destination(self) -> Destination:
-        """What a relay that sends here is given."""
+        """Return the destination for a relay that sends to this sink."""
         return Destination(self, LocalRegistry(), self, self, self)
 
     def _arrive(self, waiting: Waiting) -> None:
@@ -121,7 +122,7 @@ class MemorySink(SinkService, Purgeable, TopicScanner):
 
 
 class Reject(MemorySink):
-    """Refuses every message of which ``refuses`` says so, for good."""
+    """A sink that rejects permanently every message for which ``refuses`` returns true."""
 
     def __init__(self, refuses: Callable[[Message], bool]) -> None:
         super().__init__()
@@ -135,10 +136,10 @@ class Reject(MemorySink):
 
 
 class RefuseTogether(Reject):
-    """Sends all that waits in one request, and refuses the whole of it when it refuses one message."""
+    """A sink that sends all queued messages in one request; one rejected message rejects all of them."""
 
     def poll(self, timeout: float) -> None:
-        """Send what waits."""
+        """Send the queued messages."""
         self._send_request(len(self._waiting))
 
     def _send_request(self, size: int) -> None:
@@ -152,9 +153,9 @@ class RefuseTogether(Reject):
 
 
 class EndAtRefusal(RefuseTogether):
-    """Sends requests of a few messages, as `bwtui.sink.kafka.KafkaSink` does: in order, it ends at a refusal.
+    """A sink that sends small requests in order and stops at a rejection, as `KafkaSink` does.
 
-    What comes after one that is refused is held back, until `discard`.
+    Messages after a rejected one are held back until `discard`.
     """
 
     def __init__(self, refuses: Callable[[Message], bool], size: int = 3) -> None:
@@ -162,9 +163,9 @@ class EndAtRefusal(RefuseTogether):
         self._size = size
         self._in_order = True
         self._has_ended = False
-        #: How often it was discarded: for each, the real one makes a producer.
+        #: Number of `discard` calls. The real sink creates a new producer for each.
         self.discarded = 0
-        #: How often somebody waited until nothing was under way.
+        #: Number of times a caller waited until nothing was in flight.
         self.waits = 0
 
     def poll(self, timeout: float) -> None:
@@ -186,7 +187,7 @@ class EndAtRefusal(RefuseTogether):
         return True
 
     def discard(self, *, in_order: bool) -> None:
-        """Begin anew."""
+        """Start over with an empty queue."""
         assert not self._waiting, "what is under way is thrown away"
         super().discard(in_order=in_order)
         self._in_order, self._has_ended = in_order, False
@@ -194,7 +195,7 @@ class EndAtRefusal(RefuseTogether):
 
 
 class FailAfterWrite(MemorySink):
-    """Writes the next ``lost`` messages, and then says that it failed: the lost acknowledgement."""
+    """A sink that writes the next ``lost`` messages but reports them as failed: the lost acknowledgement."""
 
     def __init__(self, lost: int = 0) -> None:
         super().__init__()
@@ -210,17 +211,17 @@ class FailAfterWrite(MemorySink):
 
 
 class HoldResponse(MemorySink):
-    """Answers only for what `release` lets go, in any order that the test likes."""
+    """A sink that acknowledges only the messages passed to `release`, in any order."""
 
     def poll(self, timeout: float) -> None:
-        """Nothing arrives by itself."""
+        """Deliver nothing; only `release` does."""
 
     def release(self, at: int) -> None:
-        """Let the message at place ``at`` of those that wait arrive."""
+        """Deliver the queued message at position ``at``."""
         self._arrive(self._take(at))
 
     def refuse(self, at: int) -> None:
-        """Let the message at place ``at`` of those that wait fail."""
+        """Fail the queued message at position ``at``."""
         self._fail(self._take(at), "refused", is_outage=False)
 
     def _take(self, at: int) -> Waiting:

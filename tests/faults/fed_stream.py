@@ -1,4 +1,4 @@
-"""The relay's streaming phase, fed with a made-up stream, over a sink that is a double.
+"""The relay's streaming phase, fed with a made-up stream, over a sink double.
 
 `Fed` reads again from the confirmed LSN after a Redrive, as the engine does.
 """
@@ -21,10 +21,10 @@ from bwtui.relay.samples import Samples
 from bwtui.relay.service_retry import ServiceRetry
 from bwtui.relay.session import StreamSession
 from bwtui.relay.slot_checkpoint import SlotCheckpointStore
+from bwtui.relay.suspension import SuspensionDetector
 from bwtui.settings import RelaySettings
-from bwtui.sink.dead_letter_writer import DeadLetterWriter
-from bwtui.source.failover.stream_server import StreamServer
-from bwtui.source.raw.stream import ReplicationStream
+from bwtui.sink.dead_letters import DeadLetterWriter
+from bwtui.source.raw_stream import ReplicationStream, StreamServer
 from tests.faults.doubles import MemorySink
 from tests.scripted_relay import Catalog
 
@@ -33,35 +33,35 @@ _TEXT, _BIGINT = 25, 20
 
 
 def frame(payload: bytes) -> bytes:
-    """XLogData."""
+    """Return an XLogData frame."""
     return struct.pack(">cQQq", b"w", 0, 0, 0) + payload
 
 
 def keepalive(wal_end: int) -> bytes:
-    """A primary keepalive that wants no answer."""
+    """Return a primary keepalive that requests no reply."""
     return struct.pack(">cQqB", b"k", wal_end, 0, 0)
 
 
 def relation(oid: int = ITEMS, name: str = "items") -> bytes:
-    """A table ``id bigint primary key, body text``."""
+    """Return the relation of a table ``id bigint primary key, body text``."""
     columns = struct.pack(">B3sIi", 1, b"id\0", _BIGINT, -1) + struct.pack(">B5sIi", 0, b"body\0", _TEXT, -1)
     return frame(b"R" + struct.pack(">I", oid) + b"public\0" + name.encode() + b"\0d\0\2" + columns)
 
 
 def insert(number: int | str, body: str, oid: int = ITEMS) -> bytes:
-    """A new row."""
+    """Return an INSERT."""
     return frame(b"I" + struct.pack(">I", oid) + b"N" + _tuple(str(number).encode(), body.encode()))
 
 
 def update(number: int, body: str | None, oid: int = ITEMS, old: int | None = None) -> bytes:
-    """A changed row; a ``body`` of None is a TOAST value that did not change, ``old`` the key before."""
+    """Return an UPDATE; a ``body`` of None is an unchanged TOAST value, ``old`` the previous key."""
     value = UNCHANGED if body is None else body.encode()
     key = b"" if old is None else b"K" + _tuple(str(old).encode(), None)
     return frame(b"U" + struct.pack(">I", oid) + key + b"N" + _tuple(str(number).encode(), value))
 
 
 def truncate(*oids: int) -> bytes:
-    """Tables that were emptied together."""
+    """Return the TRUNCATE of several tables."""
     return frame(b"T" + struct.pack(">IB", len(oids), 0) + b"".join(struct.pack(">I", oid) for oid in oids))
 
 
@@ -76,13 +76,13 @@ def _tuple(*fields: Field) -> bytes:
 
 
 def transaction(lsn: int, *changes: bytes) -> list[bytes]:
-    """A transaction that commits at ``lsn``; what is after it begins at ``lsn + 8``."""
+    """A transaction that commits at ``lsn``; the next one begins at ``lsn + 8``."""
     begin = frame(b"B" + struct.pack(">QqI", lsn, 0, lsn))
     return [begin, *changes, frame(b"C" + struct.pack(">BQQq", 0, lsn, lsn + 8, 0))]
 
 
 class FedStream:
-    """A `bwtui.source.raw.stream.ReplicationStream` that holds all its frames from the beginning."""
+    """A `bwtui.source.raw_stream.ReplicationStream` that holds all its frames from the beginning."""
 
     warning = ""
     patience = 0.0
@@ -93,26 +93,26 @@ class FedStream:
         self.confirmed = 0
 
     def frames(self) -> Iterator[bytes]:
-        """Yield what is left."""
+        """Yield the remaining frames."""
         return self._frames
 
     def read_ahead(self, frames: int, size: int) -> list[bytes]:
-        """Nothing: each route is built when its row comes."""
+        """Do nothing: each route is built when its first row arrives."""
         return []
 
     def wait(self, timeout: float) -> bool:
-        """Nothing more arrives."""
+        """Report that nothing more arrives."""
         return False
 
     def send_status(self, lsn: int, *, answer: bool = False) -> None:
-        """Take a confirmation."""
+        """Record a confirmation."""
         self.confirmed = lsn
 
     def end(self) -> None:
-        """End in order."""
+        """End the stream cleanly."""
 
     def finish(self) -> None:
-        """End at once."""
+        """End the stream at once."""
 
 
 class _Registry:
@@ -121,13 +121,13 @@ class _Registry:
 
 
 class _Patience(ServiceRetry):
-    def look(self, question: Callable[[Any], Any]) -> Any:
-        """Answer for a catalog that knows nothing of these tables."""
-        return question(Catalog())
+    def query(self, query: Callable[[Any], Any]) -> Any:
+        """A catalog without these tables."""
+        return query(Catalog())
 
 
 class Fed:
-    """A relay of transactions, each a list of frames; in JSON, if ``settings`` don't say otherwise."""
+    """A relay of transactions, each a list of frames; it writes JSON unless ``settings`` override that."""
 
     def __init__(
         self, sink: MemorySink, folder: Path, transactions: Sequence[list[bytes]], **settings: Any
@@ -137,13 +137,14 @@ class Fed:
         self.sink, self.report, self.settings = sink, RunState(), chosen
         self.letters = DeadLetterWriter(folder)
         self.redrives = 0
-        #: The stream of the session that runs, or ran last.
+        self.suspension: SuspensionDetector | None = None
+        #: The stream of the current or last session.
         self.stream = FedStream([])
         self._streaming: StreamSession | None = None
         self.is_stopped = False
         patience = _Patience(StreamServer(""), self.report, lambda seconds: None)
         router = Router(chosen, sink, cast(Any, _Registry()), self.report, patience)
-        # A column that was dropped since: the value can't be fetched, and gets a placeholder.
+        # The column was dropped since, so the value can't be fetched and gets a placeholder.
         toast = SimpleNamespace(
             fill=lambda route, update, ahead: self._wait_and_return(list(update.new)), values={}
         )
@@ -168,15 +169,21 @@ class Fed:
         return list(row)
 
     def run(self, careful_until: int = 0) -> None:
-        """Relay everything, and read again after each Redrive."""
+        """Relay everything, reading again after each Redrive."""
         end = max(_end(frames) for frames in self._transactions)
         for _ in range(100):
             acks = Acknowledgements(self.confirmed)
             rest = [frames for frames in self._transactions if _end(frames) > self.confirmed]
             announced = [relation(), relation(OTHERS, "others")]
             self.stream = FedStream([*announced, *(frame for frames in rest for frame in frames)])
-            streaming = StreamSession(self._context, cast(ReplicationStream, self.stream), acks, end)
-            streaming.careful_until = careful_until
+            streaming = StreamSession(
+                self._context,
+                cast(ReplicationStream, self.stream),
+                acks,
+                end,
+                suspension=self.suspension,
+                careful_until=careful_until,
+            )
             self._streaming = streaming
             try:
                 streaming.run()

@@ -1,4 +1,4 @@
-"""A service that hangs: its process is suspended, and its connections stay open."""
+"""A hanging service: its process is suspended, and its connections stay open."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ from bwtui.sandbox.sandbox import Sandbox, ServiceName
 
 @contextmanager
 def hanging(sandbox: Sandbox, service: ServiceName = "kafka") -> Iterator[None]:
-    """Let a service hang during the block."""
+    """Suspend a service during the block."""
     status = sandbox.status()
     assert status is not None
     pid = status.services[service].pid

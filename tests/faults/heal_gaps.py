@@ -1,4 +1,4 @@
-"""Ways in which a slot is lost, on a server of the test's own, and writes whose tables are known."""
+"""Ways to lose a slot on a dedicated server, and random writes to its tables."""
 
 import random
 import signal
@@ -25,7 +25,7 @@ _CREATE = (
 
 
 def created() -> SecondPostgres:
-    """Return a server that runs, with both tables."""
+    """Return a running server with both tables."""
     server = SecondPostgres()
     server.start(**LOGICAL)
     execute(server.dsn, *_CREATE)
@@ -33,7 +33,7 @@ def created() -> SecondPostgres:
 
 
 def some_writes(dice: random.Random) -> list[str]:
-    """Return statements of one transaction."""
+    """Return the statements of one transaction."""
     return [_statement(dice) for _ in range(dice.randint(1, 6))]
 
 
@@ -50,7 +50,7 @@ def _statement(dice: random.Random) -> str:
             f"insert into lines select n, 'line ' || n, {first} from generate_series({first}, {last}) n"
             " on conflict do nothing",
             f"update lines set v = v + 1 where order_id between {first} and {last}",
-            # A key that changes makes a tombstone and a row.
+            # A changed key produces a tombstone and a row.
             f"update lines set line = md5(line || '{word}') where order_id between {first} and {last}",
             f"delete from lines where order_id between {first} and {last}",
         )
@@ -58,13 +58,13 @@ def _statement(dice: random.Random) -> str:
 
 
 def write(server: SecondPostgres, dice: random.Random, transactions: int) -> None:
-    """Write so many transactions."""
+    """Run ``transactions`` random transactions."""
     for _ in range(transactions):
         execute(server.dsn, *some_writes(dice))
 
 
 def _write_unseen(server: SecondPostgres, dice: random.Random) -> None:
-    """Write what no slot holds; a TRUNCATE, too, of which a stream would make no tombstones."""
+    """Write changes that no slot retains, including a TRUNCATE, for which a stream sends no tombstones."""
     if dice.random() < 0.2:
         execute(server.dsn, "truncate lines")
     write(server, dice, 5)
@@ -72,7 +72,7 @@ def _write_unseen(server: SecondPostgres, dice: random.Random) -> None:
 
 @contextmanager
 def written_to(server: SecondPostgres, seed: int) -> Iterator[None]:
-    """Write all the time, in another thread."""
+    """Write continuously in another thread."""
     stop, dice = threading.Event(), random.Random(seed)
     failed: list[BaseException] = []
 
@@ -94,11 +94,12 @@ def written_to(server: SecondPostgres, seed: int) -> Iterator[None]:
 
 
 # -- gaps ----------------------------------------------------------------------------------------------------
-# Each is given a relay that has caught up. Behind it the slot is lost, and the relay ended or suspended.
+# Each function takes a relay that has caught up, and invalidates or drops its slot while the relay is ended
+# or suspended.
 
 
 def drop(server: SecondPostgres, relay: Relay, dice: random.Random) -> None:
-    """Somebody drops the slot while the relay is away."""
+    """Drop the slot while the relay is stopped."""
     _end(relay, dice)
     _write_unseen(server, dice)
     execute(server.dsn, f"select pg_drop_replication_slot('{relay.name}')")
@@ -106,7 +107,7 @@ def drop(server: SecondPostgres, relay: Relay, dice: random.Random) -> None:
 
 
 def drop_below(server: SecondPostgres, relay: Relay, dice: random.Random) -> None:
-    """Somebody ends the relay's session, and drops the slot before it is back; it is left suspended."""
+    """End the relay's session and drop the slot before the relay reconnects; leave the relay suspended."""
     relay.signal(signal.SIGSTOP)
     _ask(server, "select pg_terminate_backend(active_pid) from pg_replication_slots where active")
     wait_for(
@@ -117,14 +118,14 @@ def drop_below(server: SecondPostgres, relay: Relay, dice: random.Random) -> Non
 
 
 def advance(server: SecondPostgres, relay: Relay, dice: random.Random) -> None:
-    """Somebody moves the slot on over changes."""
+    """Advance the slot past unsent changes."""
     _end(relay, dice)
     _write_unseen(server, dice)
     _ask(server, f"select pg_replication_slot_advance('{relay.name}', pg_current_wal_flush_lsn())")
 
 
 def invalidate(server: SecondPostgres, relay: Relay, dice: random.Random) -> None:
-    """The slot keeps more WAL than it may."""
+    """Let the slot retain more WAL than max_slot_wal_keep_size allows."""
     _end(relay, dice)
     _write_unseen(server, dice)
     _ask(server, "alter system set max_slot_wal_keep_size = '1MB'")
@@ -144,15 +145,16 @@ def invalidate(server: SecondPostgres, relay: Relay, dice: random.Random) -> Non
 
 
 def restore(server: SecondPostgres, relay: Relay, dice: random.Random) -> None:
-    """The server is replaced by what it was before some of what was sent.
+    """Replace the server by a copy of itself that lacks some of the sent changes.
 
-    On the same timeline that is seen as long as its WAL ends before what was sent, so nothing is written.
+    On the same timeline the relay detects this only while the server's WAL ends before the sent changes, so
+    nothing is written.
     """
     _replace(server, relay, dice, server.start)
 
 
 def promote(server: SecondPostgres, relay: Relay, dice: random.Random) -> None:
-    """A standby is promoted that lacks some of what was sent."""
+    """Promote a standby that lacks some of the sent changes."""
     _replace(server, relay, dice, server.start_promoted)
     write(server, dice, dice.randint(0, 5))
 
@@ -197,7 +199,7 @@ def _ask(server: SecondPostgres, sql: str) -> list[tuple[Any, ...]]:
 
 
 def is_read(server: SecondPostgres, relay: Relay) -> bool:
-    """Whether a session reads the slot."""
+    """Return whether a session reads the slot."""
     return bool(
         _ask(server, f"select 1 from pg_replication_slots where active and slot_name = '{relay.name}'")
     )

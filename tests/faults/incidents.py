@@ -1,4 +1,4 @@
-"""One relay that carries a trickle of rows, and what happens to the services around it."""
+"""A relay that carries a trickle of rows, and incidents of the services around it."""
 
 import asyncio
 import os
@@ -22,14 +22,15 @@ from tests.database import session
 from tests.faults.relays import Relay, wait_for
 from tests.tui.picture import lines
 
-#: A stall is to be told of within so many seconds; the machine may be busy with other tests.
+#: Maximum delay, in seconds, until a stall is reported, plus slack for a machine that is busy with other
+#: tests.
 TOLD_SECONDS, SLACK_SECONDS = 3.0, 3.0
 _PAUSE_SECONDS = 0.1
 
 
 @contextmanager
 def frozen(sandbox: Sandbox, *services: ServiceName) -> Iterator[None]:
-    """Let services hang during the block, with every process of theirs."""
+    """Suspend all processes of the services during the block."""
     running = sandbox.status()
     assert running is not None
     pids = [pid for name in services for pid in _family(running.services[name].pid)]
@@ -47,7 +48,7 @@ def frozen(sandbox: Sandbox, *services: ServiceName) -> Iterator[None]:
 def suspended(pid: int) -> Iterator[None]:
     """Suspend one process during the block."""
     os.kill(pid, signal.SIGSTOP)
-    # Its threads stop one by one, and until then they may answer.
+    # The process's threads stop one by one, and may answer until then.
     wait_for("it is stopped", lambda: _are_stopped(pid))
     try:
         yield
@@ -57,7 +58,7 @@ def suspended(pid: int) -> Iterator[None]:
 
 
 def drop_slot(database: str, relay: Relay) -> None:
-    """Drop the slot of a relay that streams, while that is suspended, and let it go on."""
+    """Drop the slot of a streaming relay while the relay is suspended, then resume the relay."""
     drop = (
         "select pg_terminate_backend(active_pid), pg_drop_replication_slot(slot_name)"
         " from pg_replication_slots where slot_name = %s"
@@ -74,13 +75,13 @@ def drop_slot(database: str, relay: Relay) -> None:
 
 
 def _are_stopped(pid: int) -> bool:
-    """Say whether the system has stopped all threads of a process ("proc_pid_stat(5)")."""
+    """Return whether the system has stopped all threads of a process ("proc_pid_stat(5)")."""
     stats = (path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat"))
     return all(stat.rpartition(") ")[2].startswith("T") for stat in stats)
 
 
 def _family(pid: int | None) -> list[int]:
-    """Return a process and all that it has begun."""
+    """Return a process and all its descendants."""
     assert pid is not None
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return [pid, *(one for child in children for one in _family(int(child)))]
@@ -110,9 +111,9 @@ def trickle(database: str, statement: str = "insert into accounts (owner) values
 
 
 def stalled(relay: Relay, cause: str, *words: str, since: float | None = None) -> RelayVerdict:
-    """Wait until the relay says that it is stalled, by ``cause`` and in ``words``; see that it was soon.
+    """Wait until the relay reports a stall by ``cause`` whose message contains ``words``; check the delay.
 
-    ``since`` is when it began, by ``time.time``; it is now if that is not given.
+    ``since`` is the start of the incident by ``time.time``, by default now.
     """
     begun = time.time() if since is None else since
 
@@ -120,7 +121,7 @@ def stalled(relay: Relay, cause: str, *words: str, since: float | None = None) -
         return status.verdict.condition == "stalled" and status.verdict.cause == cause
 
     status = _judged(relay, f"the stall by {cause}", is_told, 30)
-    # What has to be done before the service is asked is no part of the stall.
+    # The stall begins when the relay asks the service; the work before that does not count.
     begun = max(begun, status.verdict.since or begun)
     assert status.time - begun < TOLD_SECONDS + SLACK_SECONDS, status.verdict
     assert status.state == "stalled" or status.phase == "starting"
@@ -130,14 +131,14 @@ def stalled(relay: Relay, cause: str, *words: str, since: float | None = None) -
 
 
 def healthy(relay: Relay, what: str = "that all is well again") -> Status:
-    """Wait until nothing is wrong any more."""
+    """Wait until the relay reports no trouble."""
     return _judged(
         relay, what, lambda status: status.verdict.condition == "healthy" and not status.detail, 60
     )
 
 
 def _judged(relay: Relay, what: str, condition: Callable[[Status], bool], seconds: float) -> Status:
-    """Return the first status that fulfils ``condition``; where none does, tell what the verdict was."""
+    """Return the first status that fulfils ``condition``; on a timeout, fail with the last verdict."""
     try:
         return relay.wait(what, condition, seconds)
     except AssertionError as error:
@@ -146,7 +147,7 @@ def _judged(relay: Relay, what: str, condition: Callable[[Status], bool], second
 
 
 def never(relay: Relay, wrong: Callable[[Status], object], seconds: float) -> list[Status]:
-    """See for so many ``seconds`` that no status is ``wrong``; return those that came."""
+    """Check for ``seconds`` that no status is ``wrong``; return the statuses."""
     until = time.monotonic() + seconds
     seen: list[Status] = []
     while time.monotonic() < until:
@@ -165,7 +166,7 @@ def _shapes(top: list[str]) -> list[str]:
 def first_lines(
     relay: Relay, word: str, size: tuple[int, int] = (80, 24), *, lines_read: int = 3
 ) -> list[str]:
-    """Return the top of the screens over the relay, once ``word`` is there."""
+    """Return the top of the relay's screens once it contains ``word``."""
 
     async def look() -> list[str]:
         client = ControlClient(relay.name)
@@ -174,7 +175,7 @@ def first_lines(
         try:
             async with app.run_test(size=size) as pilot:
                 before: list[str] = []
-                # The lines below are laid out after the first; only their figures go on.
+                # The first line determines the layout of the lines below; only their figures change later.
                 while word not in (top := lines(app)[:lines_read])[0] or before != (before := _shapes(top)):
                     assert time.monotonic() < deadline, top
                     await pilot.pause(0.3)

@@ -1,4 +1,4 @@
-"""Kills of a relay with --exactly-once, at any moment and at each of its effects; and what must hold then."""
+"""Kills of a relay with --exactly-once, at random moments and at each of its effects, and the invariants."""
 
 import random
 from collections import Counter
@@ -13,10 +13,10 @@ from tests.faults.relays import Relay
 from tests.faults.test_kill import assert_committed, copied
 from tests.faults.writer import TABLES, Writer
 
-#: One of so many kills of the first start is in the snapshot, of which there is one of so many rows.
+#: One in this number of kills hits the first snapshot.
 SNAPSHOTS = 10
-#: What a relay that streams under writes does to others and to its own disk, and for how many times it may
-#: go on with it before it is killed there: see `bwtui.relay.process.failpoints`.
+#: Side effects of a streaming relay under writes, each with the maximum number of times that it happens
+#: before the relay is killed there: see `bwtui.relay.process.failpoints`.
 EFFECTS = {"fence": 1, "send": 20, "commit": 8, "acknowledge": 6, "state": 3, "confirm": 4}
 _POINT_SECONDS = 3.0
 _POLL_SECONDS = 0.03
@@ -25,10 +25,10 @@ _POLL_SECONDS = 0.03
 def kill_on(
     relay: Relay, outside: Outside, kills: int, chance: random.Random, killed: Counter[str] | None = None
 ) -> None:
-    """Kill the relay so often, look each time at what is committed, and leave it running, caught up.
+    """Kill the relay ``kills`` times, check the committed records each time, and leave it running, caught up.
 
-    Half of the kills that are not in the snapshot are its own, before or after an effect; ``killed`` counts
-    where they were.
+    Half of the kills outside of the snapshot happen at a failpoint, before or after an effect; ``killed``
+    counts them by place.
     """
     counted = Counter[str]() if killed is None else killed
     for number in range(kills):
@@ -42,11 +42,13 @@ def kill_on(
         outside.settle()
     relay.start()
     relay.wait_caught_up()
+    # No other producer writes into the relay's topics.
+    assert "records in topic" not in relay.log()
 
 
 def _in_snapshot(relay: Relay, chance: random.Random) -> str:
     relay.start()
-    # Both tables have as many rows.
+    # Both tables have the same number of rows.
     rows = chance.randrange(10_000)
     relay.wait(f"{rows} rows of the snapshot", lambda status: copied(status) >= rows)
     return "in the snapshot"
@@ -69,16 +71,16 @@ def _at_effect(relay: Relay, chance: random.Random) -> str:
     with suppress(TimeoutExpired):
         relay.wait_ended(_POINT_SECONDS)
         return f"{side} {effect}"
-    # Writes have not brought it there so soon.
+    # The writes did not bring the relay to the failpoint within the time.
     return "at any time"
 
 
 def assert_once(services: ServiceAddresses, database: str, relay: Relay, writer: Writer) -> list[Record]:
-    """See that nothing is lost, nothing is there twice, and every key is in order."""
+    """Check that no change is missing or repeated, and that every key is in order."""
     with closing(RecordFollower(services, TABLES, relay.name)) as reader:
         found = reader.difference(database)
         records = reader.everything()
-    # What holes there are is counted elsewhere, and the account of every offset is the audit's.
+    # Other tests count the holes; the audit accounts for every offset.
     assert all(table.equal for table in found.tables), found.sentence
     changes = [record for record in records if record.operation not in OUTSIDE]
     assert repeated(changes) == {}

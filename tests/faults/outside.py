@@ -1,4 +1,7 @@
-"""A reader with read_committed, beside relays that are killed: what it sees is whole, once, and in order."""
+"""A read_committed consumer alongside killed relays.
+
+Its view must be complete, in order and free of repeats.
+"""
 
 import time
 import uuid
@@ -16,7 +19,7 @@ _PATIENCE = 120.0
 
 
 class Outside:
-    """Reads topics on and on. It knows nothing of the relay but the headers of its messages."""
+    """Reads topics continuously. It uses nothing of the relay but the headers of its messages."""
 
     def __init__(self, services: ServiceAddresses, topics: list[str]) -> None:
         self._consumer = Consumer(
@@ -26,19 +29,19 @@ class Outside:
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,
                 "isolation.level": "read_committed",
-                # At the end of a partition, which is where it nearly always stands.
+                # The consumer is at the end of a partition, as it usually is.
                 "fetch.wait.max.ms": 10,
             }
         )
         self._topics = topics
         self._next: dict[tuple[str, int], int] = {}
-        #: What was seen: topic, LSN, ordinal, operation and key.
+        #: The changes seen so far: topic, LSN, ordinal, operation and key.
         self._seen: set[tuple[str, bytes, bytes, bytes, bytes | None]] = set()
-        #: All of the transactions up to this LSN were seen, but for the later parts of one that is split.
+        #: All transactions up to this LSN were seen, except for the later parts of one that is split.
         self._whole = 0
         self._newest = 0
         self.split = 0
-        #: Which session has sent a transaction, but for the later parts of one that is split.
+        #: The session that sent each transaction, except for the later parts of one that is split.
         self._sessions: dict[int, bytes] = {}
 
     def __enter__(self) -> "Outside":
@@ -51,16 +54,16 @@ class Outside:
 
     @property
     def records(self) -> int:
-        """How many were seen."""
+        """Return the number of changes seen."""
         return len(self._seen)
 
     @property
     def transactions(self) -> int:
-        """Of how many transactions of PostgreSQL those are."""
+        """Return the number of PostgreSQL transactions seen."""
         return len(self._sessions)
 
     def settle(self) -> None:
-        """Look, while no relay runs, until nothing more comes: what is there now is whole transactions."""
+        """Read until no more records arrive, while no relay runs; every transaction must be complete then."""
         quiet_since = time.monotonic()
         while time.monotonic() - quiet_since < _SETTLED_SECONDS:
             if self.look():
@@ -68,7 +71,7 @@ class Outside:
         self._whole = self._newest
 
     def look(self) -> int:
-        """Read what is committed by now, and return how many records that were."""
+        """Read the records committed so far, and return their number."""
         known = self._consumer.list_topics(timeout=30).topics
         places = {(t, p) for t in self._topics if t in known for p in known[t].partitions}
         self._consumer.assign([TopicPartition(*place, self._next.get(place, 0)) for place in places])
@@ -90,7 +93,7 @@ class Outside:
     def _take(self, topic: str, key: bytes | None, headers: dict[str, bytes | None]) -> None:
         operation = headers.get("bwtui.op") or b"leftover"
         lsn, ordinal = headers.get("bwtui.lsn") or b"", headers.get("bwtui.ordinal") or b""
-        # A change of a key has two messages of one number.
+        # A change of a key sends two messages with the same ordinal.
         identity = (topic, lsn, ordinal, operation, key)
         assert identity not in self._seen, f"it came twice: {identity}"
         self._seen.add(identity)

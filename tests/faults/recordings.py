@@ -1,4 +1,4 @@
-"""A recording against what PostgreSQL committed, and against what stands in Kafka."""
+"""Compare a recording with the changes that PostgreSQL committed, and with the records in Kafka."""
 
 from collections.abc import Iterable, Sequence
 from contextlib import closing
@@ -13,17 +13,17 @@ from bwtui.pgoutput.decoder import decode
 from bwtui.pgoutput.messages import Begin, Delete, Insert, Relation, Update
 from bwtui.recording.change import Change
 from bwtui.recording.check import CheckResult, check
-from bwtui.recording.reading.reader import RecordingReader, open_recording
+from bwtui.recording.reader import RecordingReader, open_recording
 from bwtui.recording.recover import RecoveryResult, recover
 from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.raw_topic import place_of, raw_records
 
-#: (commit LSN, ordinal) → what was done, to which table, old row, new row.
+#: (commit LSN, ordinal) → operation, table, old row, new row.
 Committed = dict[tuple[int, int], tuple[str, str, Any, Any]]
 
 
 class Witness:
-    """A slot of its own, from which PostgreSQL itself tells what was committed since."""
+    """A separate slot, from which PostgreSQL itself returns the committed changes."""
 
     def __init__(self, database: str, name: str) -> None:
         self._database = database
@@ -34,7 +34,7 @@ class Witness:
             cursor.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", [self._name])
 
     def committed(self, since: int) -> Committed:
-        """Return every change of a transaction that commits at ``since`` or later."""
+        """Return every change of the transactions that commit at ``since`` or later."""
         found: Committed = {}
         relations: dict[int, str] = {}
         lsn = ordinal = 0
@@ -69,7 +69,7 @@ def row(fields: Sequence[Any] | None) -> tuple[Any, ...] | None:
 
 
 def recover_and_check(folder: Path) -> tuple[list[RecoveryResult], CheckResult]:
-    """Recover, and see that the check then passes."""
+    """Recover a recording, and check that it then passes."""
     recovered = recover(folder) if list(folder.glob("*.partial")) else []
     checked = check(folder)
     assert checked.verdict == "clean", [str(damage) for damage in checked.damages]
@@ -77,7 +77,7 @@ def recover_and_check(folder: Path) -> tuple[list[RecoveryResult], CheckResult]:
 
 
 def assert_everything_committed(recording: RecordingReader, witness: Witness) -> int:
-    """See that the changes of all passes together are what was committed, and return how many those are.
+    """Check that the changes of all passes together equal the committed changes, and return their number.
 
     A change that was recorded twice must be the same both times.
     """
@@ -95,12 +95,12 @@ def assert_everything_committed(recording: RecordingReader, witness: Witness) ->
 
 
 def first_stream_lsn(recording: RecordingReader) -> int:
-    """Return the consistent point of the snapshot that came to its end."""
+    """Return the consistent point of the snapshot that completed."""
     return max(change.lsn for change in recording.changes() if change.operation == "snapshot")
 
 
 def assert_tables_follow(recording: RecordingReader, database: str, tables: Sequence[DemoTable]) -> None:
-    """See that the last snapshot and the changes behind it lead to what the tables hold."""
+    """Check that the last snapshot and the changes after it yield the contents of the tables."""
     since = first_stream_lsn(recording)
     rows: dict[str, dict[bytes, tuple[Any, ...]]] = {t.full_name: {} for t in tables}
     #: The first column of the row that was last sent under a key.
@@ -125,7 +125,7 @@ def assert_tables_follow(recording: RecordingReader, database: str, tables: Sequ
 
 def apply(rows: dict[bytes, tuple[Any, ...]], change: Change) -> None:
     if change.is_repeat:
-        # What came before stands already; it would be put back.
+        # A repeat was applied before; applying it again would restore an older state.
         return
     if change.before is not None:
         rows.pop(change.before[0], None)  # type: ignore[arg-type]
@@ -136,9 +136,9 @@ def apply(rows: dict[bytes, tuple[Any, ...]], change: Change) -> None:
 def assert_topics_agree(
     services: ServiceAddresses, recording: RecordingReader, topics: Sequence[str]
 ) -> tuple[int, int]:
-    """See that what Kafka acknowledged stands there, and that all that stands there was recorded.
+    """Check that all acknowledged messages are in Kafka, and that all records in Kafka were recorded.
 
-    Return how many messages were acknowledged, and how many records there are.
+    Return the number of acknowledged messages and the number of records.
     """
     acknowledged: dict[tuple[str, int, int], Any] = {}
     recorded: set[Any] = set()
@@ -166,12 +166,10 @@ def opened(folder: Path) -> "closing[RecordingReader]":
 
 
 def size(folder: Path) -> int:
-    """Return how many bytes the recording has by now."""
-    total = 0
-    for path in folder.glob("0*") if folder.exists() else ():
+    """Return the current size of the recording in bytes."""
+    while True:
         try:
-            total += path.stat().st_size
+            return sum(path.stat().st_size for path in folder.glob("0*"))
         except FileNotFoundError:
-            # It was finished, and renamed, at this moment.
-            return size(folder)
-    return total
+            # The recording was replaced, or a segment was finished and renamed, at this moment.
+            continue

@@ -20,13 +20,13 @@ from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.raw_topic import place_of
 
 _HEADERS = {"bwtui.lsn", "bwtui.ordinal", "bwtui.op", "bwtui.xid", "bwtui.session"}
-#: Operations of a snapshot, which have no place in the commit order.
+#: Operations of a snapshot, which have no position in the commit order.
 OUTSIDE = ("snapshot", "leftover")
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One message: its place in the topic, its content, and which change it is."""
+    """One message: its place in the topic, its content, and the identity of its change."""
 
     topic: str
     partition: int
@@ -41,25 +41,26 @@ class Record:
 
     @property
     def identity(self) -> tuple[str, int, int, str]:
-        """What the same change has whenever it is sent."""
+        """Return the identity of the change, which is the same each time it is sent."""
         return self.topic, self.lsn, self.ordinal, self.operation
 
 
 @dataclass(slots=True)
 class RecordedTopic(TopicContents):
-    """A topic, record by record; those of a partition stand in the order of their offsets."""
+    """A topic, record by record; the records of a partition are in the order of their offsets."""
 
     records: list[Record] = field(default_factory=list)
     message: Message | None = None
 
     def add(self, key: Any, value: Any, partition: int | None, key_bytes: bytes | None) -> None:
-        """Take one decoded record."""
+        """Add one decoded record."""
         TopicContents.add(self, key, value, partition, key_bytes)
         message = self.message
         assert message is not None
         headers = {name: content for name, content in headers_of(message) if content is not None}
         topic, number, offset = place_of(message)
-        # A tombstone for a row of a killed snapshot, or in a partition that is not its key's, is no change's.
+        # A tombstone for a row of a killed snapshot, or in a partition other than its key's, belongs to no
+        # change.
         assert set(headers) - {PART} == _HEADERS or (set(headers) <= {SESSION} and value is None)
         self.records.append(
             Record(
@@ -78,7 +79,7 @@ class RecordedTopic(TopicContents):
 
 
 class RecordReader(DemoTopicReader):
-    """The demo's reader, which also keeps the headers."""
+    """The demo's reader, which keeps the headers as well."""
 
     def _decode(self, message: Message, content: TopicContents) -> None:
         assert isinstance(content, RecordedTopic)
@@ -87,9 +88,9 @@ class RecordReader(DemoTopicReader):
 
 
 class RecordFollower(RecordReader):
-    """Begins each reading where the last one ended, so that many of them cost what one does.
+    """Starts each read where the last one ended, so that many reads cost as much as one.
 
-    What came before is kept: it may stand in for the reader of a comparison.
+    It keeps the earlier records, so that a comparison can use it as its reader.
     """
 
     def __init__(self, services: ServiceAddresses, tables: Sequence[DemoTable], prefix: str) -> None:
@@ -102,14 +103,14 @@ class RecordFollower(RecordReader):
         self._read_to: dict[Place, int] = {}
 
     def records(self) -> list[Record]:
-        """Return every record that came since the last call."""
+        """Return every record since the last call."""
         counts = {topic: len(content.records) for topic, content in self._contents.items()}
         self._follow()
         assert not any(one.holes or one.unreadable for one in self._contents.values())
         return [one for topic, content in self._contents.items() for one in content.records[counts[topic] :]]
 
     def everything(self) -> list[Record]:
-        """Return every record that was read so far."""
+        """Return every record read so far."""
         return [record for content in self._contents.values() for record in content.records]
 
     def difference(self, database: str) -> ShopComparison:
@@ -118,7 +119,7 @@ class RecordFollower(RecordReader):
             return compare(connection, self, self._tables, self._prefix)
 
     def read(self, contents: Iterable[TopicContents], progress: Callable[[int, int], None]) -> None:
-        """Fill ``contents`` with all that came so far."""
+        """Fill ``contents`` with all records read so far."""
         self._follow()
         for given in contents:
             for name in (one.name for one in fields(TopicContents)):
@@ -143,7 +144,10 @@ def _reading(services: ServiceAddresses, kind: type[DemoTopicReader]) -> Iterato
 def read_table(
     services: ServiceAddresses, table: DemoTable, prefix: str, *, holes: bool = False
 ) -> list[Record]:
-    """Return every record of the table's topic that is committed; ``holes``: markers stand between them."""
+    """Return every committed record of the table's topic.
+
+    With ``holes``, transaction markers lie between them.
+    """
     content = RecordedTopic(table.topic(prefix), table.key)
     with _reading(services, RecordReader) as reader:
         reader.read([content], _quiet)
@@ -153,7 +157,7 @@ def read_table(
 
 
 def ends(services: ServiceAddresses, table: DemoTable, prefix: str) -> dict[int, int]:
-    """Return where each partition of the table's topic ends; empty when there is no such topic yet."""
+    """Return the end of each partition of the table's topic; empty if the topic does not exist yet."""
     topic = table.topic(prefix)
     with _reading(services, DemoTopicReader) as reader:
         if topic not in reader.topics(prefix):
@@ -171,13 +175,13 @@ def difference(
 
 
 def assert_equal(services: ServiceAddresses, database: str, tables: Sequence[DemoTable], prefix: str) -> None:
-    """See that every topic's latest values are its table."""
+    """Check that the latest values of every topic equal its table."""
     found = difference(services, database, tables, prefix)
     assert found.outcome == "equal", found.sentence
 
 
 def assert_keys_in_order(records: list[Record]) -> None:
-    """See that the first sendings of each key's changes stand in commit order, in one partition."""
+    """Check that the first records of each key's changes are in commit order, in one partition."""
     last: dict[tuple[Any, ...], tuple[int, int]] = {}
     homes: dict[tuple[Any, ...], int] = {}
     seen = set()
@@ -201,7 +205,7 @@ def repeated(records: list[Record]) -> dict[tuple[str, int, int, str], list[Reco
 
 
 def _quiet(done: int, total: int) -> None:
-    """Nobody watches the progress."""
+    """Discard the progress."""
 
 
 Progress = Callable[[int, int], None]

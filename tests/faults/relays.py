@@ -1,4 +1,4 @@
-"""A relay under test: ``bwtui connect --headless`` in a process of its own, started, watched and killed."""
+"""A relay under test: ``bwtui connect --headless`` as a separate process, started, watched and killed."""
 
 import json
 import os
@@ -27,6 +27,8 @@ from tests.database import session
 from tests.faults.writer import create_tables
 
 POLL_SECONDS = 0.005
+#: A long wait polls less often, since each status takes the relay's CPU: after that part of its time so far.
+_POLL_SHARE, _MOST_POLL_SECONDS = 0.02, 0.05
 PATIENCE = 60.0
 
 T = TypeVar("T")
@@ -35,24 +37,25 @@ T = TypeVar("T")
 def wait_for(
     what: str, look: Callable[[], T | None], seconds: float = PATIENCE, *, every: float = POLL_SECONDS
 ) -> T:
-    """Return what ``look`` returns as soon as it is true, asked ``every`` so many seconds.
+    """Call ``look`` every ``every`` seconds, or later if it takes long, and return its first true result.
 
     The test fails after ``seconds``.
     """
-    deadline = time.monotonic() + seconds
+    begin = time.monotonic()
     while not (found := look()):
-        assert time.monotonic() < deadline, f"waited {seconds:.0f} s in vain: {what}"
-        time.sleep(every)
+        waited = time.monotonic() - begin
+        assert waited < seconds, f"waited {seconds:.0f} s in vain: {what}"
+        time.sleep(max(every, min(waited * _POLL_SHARE, _MOST_POLL_SECONDS)))
     return found
 
 
 class Relay:
-    """A relay that is started again and again, with the same slot, topics and state folder."""
+    """A relay that is started repeatedly, with the same slot, topics and state folder."""
 
     def __init__(
         self, services: ServiceAddresses, database: str, folder: Path, name: str, *args: str
     ) -> None:
-        """``name`` is slot, relay and topic prefix at once; ``args`` go with every start."""
+        """``name`` is the slot, relay name and topic prefix; every start gets ``args``."""
         self.services = services
         self.database = database
         self.name = name
@@ -64,7 +67,7 @@ class Relay:
     # -- the process ---------------------------------------------------------------------------------------
 
     def start(self, *args: str, limit: int | None = None, failpoint: str = "") -> None:
-        """Start it; see `wait` for what to do next. No file of its may grow beyond ``limit`` bytes.
+        """Start the relay; see `wait` for the next step. None of its files may grow beyond ``limit`` bytes.
 
         ``failpoint``: see `bwtui.relay.process.failpoints`.
         """
@@ -80,16 +83,19 @@ class Relay:
     def begin(
         self, command: list[str], environment: dict[str, str], out: IO[bytes], err: IO[bytes]
     ) -> "subprocess.Popen[bytes]":
-        """Begin its process."""
+        """Start the process."""
         return forked.begin(command, environment, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
 
     def command(self) -> list[str]:
-        """Return the command that it is, with what goes to Kafka."""
+        """Return the command line, including the options for Kafka."""
         ends = ["-b", self.services.broker, "-r", self.services.schema_registry]
         return ["connect", "--headless", "--json", "--headers", *ends]
 
     def run(self, *args: str) -> Status:
-        """Start it, let it catch up, and return its last status; the test fails when it ends on an error."""
+        """Run the relay until it has caught up, and return its last status.
+
+        Fail the test if it ends with an error.
+        """
         self.start("--until-caught-up", *args)
         code = self.join()
         words, leaves_gaps = self.last_words(), "report" in (*self._args, *args)
@@ -97,52 +103,58 @@ class Relay:
         return self.last_status()
 
     def join(self, seconds: float = PATIENCE) -> int:
-        """Wait for its end, and until PostgreSQL has noticed, and return the exit code."""
+        """Wait until the relay has ended and PostgreSQL has noticed, and return the exit code."""
         code = self.wait_ended(seconds)
         self._wait_released()
         return code
 
     def wait_ended(self, seconds: float = PATIENCE) -> int:
-        """Wait for its end, and return the exit code; PostgreSQL may not have noticed yet."""
+        """Wait until the relay has ended, and return the exit code; PostgreSQL may not have noticed yet."""
         assert self._process is not None
         return self._process.wait(seconds)
 
     @property
     def pid(self) -> int:
-        """The process."""
+        """Return the process id."""
         assert self._process is not None
         return self._process.pid
 
     @property
     def has_ended(self) -> bool:
-        """Whether the process is gone."""
+        """Return whether the process has ended."""
         return self._process is None or self._process.poll() is not None
 
+    def wait_frozen(self) -> None:
+        """Wait until a failpoint has stopped the process; SIGCONT lets it continue."""
+        stat = Path(f"/proc/{self.pid}/stat")
+        wait_for("it is stopped", lambda: stat.read_text().rpartition(")")[2].split()[0] == "T")
+
     def kill(self) -> None:
-        """End it with SIGKILL, in the middle of whatever it does, and wait until PostgreSQL has noticed."""
+        """Kill the relay with SIGKILL, and wait until PostgreSQL has noticed."""
         assert self._process is not None
         self._process.kill()
         self._process.wait()
         self._wait_released()
 
     def signal(self, number: signal.Signals) -> None:
-        """Send it a signal."""
+        """Send a signal to the relay."""
         assert self._process is not None
         self._process.send_signal(number)
 
     def stop(self) -> None:
-        """Stop it cleanly, and see that it says so."""
+        """Stop the relay cleanly, and check its last status."""
         self.signal(signal.SIGTERM)
         code = self.join()
         assert code == 0, f"exit code {code}: {self.last_words()}"
 
     def close(self) -> None:
-        """End it whatever it does."""
+        """End the relay whatever its state."""
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
             self._process.wait()
 
-    # -- what it says --------------------------------------------------------------------------------------
+    # -- its reports
+    # ---------------------------------------------------------------------------------------------
 
     def wait(
         self,
@@ -152,9 +164,9 @@ class Relay:
         *,
         every: float = POLL_SECONDS,
     ) -> Status:
-        """Return the first status that fulfils ``condition``; the test fails when the relay ends before.
+        """Return the first status that fulfils ``condition``; the test fails if the relay ends before.
 
-        A status costs the relay some ms of CPU: who waits for long asks less often.
+        Each status costs the relay some ms of CPU; poll less often during a long wait.
         """
 
         def look() -> Status | None:
@@ -167,18 +179,18 @@ class Relay:
         return wait_for(what, look, seconds, every=every)
 
     def wait_streaming(self) -> Status:
-        """Wait until it streams."""
+        """Wait until the relay streams."""
         return self.wait("streaming", lambda status: status.state == "streaming" and not status.detail)
 
     def wait_caught_up(self, seconds: float = PATIENCE) -> Status:
-        """Wait until everything that is committed by now is confirmed."""
+        """Wait until everything committed so far is confirmed."""
         with closing(psycopg2.connect(self.database)) as connection:
             connection.autocommit = True
             now = committed_lsn(connection)
         return self.wait("catching up", lambda status: status.confirmed_lsn >= now, seconds, every=0.02)
 
     def wait_sent(self) -> None:
-        """Wait until PostgreSQL has sent what is committed by now; the relay itself may be stopped."""
+        """Wait until PostgreSQL has sent everything committed so far; the relay itself may be stopped."""
         sql = (
             "select sent_lsn >= %s::pg_lsn from pg_stat_replication join pg_replication_slots"
             " on active_pid = pid where slot_name = %s"
@@ -195,7 +207,7 @@ class Relay:
             wait_for("all is sent", is_sent)
 
     def wait_told(self) -> None:
-        """Wait until it has told PostgreSQL once more up to where everything is durable."""
+        """Wait until the relay has confirmed its durable position to PostgreSQL once more."""
         sql = (
             "select extract(epoch from reply_time)::float8 from pg_stat_replication join pg_replication_slots"
             " on active_pid = pid where slot_name = %s"
@@ -204,18 +216,18 @@ class Relay:
         wait_for("a status update", lambda: (now := self._query(sql)) and now != before)
 
     def status(self) -> Status | None:
-        """Ask it for its status; None while it does not answer."""
+        """Request the relay's status; return None if it does not answer."""
         try:
             return Status.from_json(request(self.name, {"request": "status"}))
         except ConnectionFailed:
             return None
 
     def last_status(self) -> Status:
-        """Return the last status that it wrote to stdout."""
+        """Return the last status that the relay wrote to stdout."""
         return Status.from_json(json.loads(self._output("json").read_text().splitlines()[-1]))
 
     def last_words(self) -> str:
-        """Return what it wrote to stderr."""
+        """Return the relay's stderr."""
         return self._output("err").read_text()
 
     def letters(self) -> list[dict[str, Any]]:
@@ -224,16 +236,17 @@ class Relay:
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     def log(self) -> str:
-        """Return what it logged."""
+        """Return the relay's log."""
         path = state_folder(self.name) / "engine.log"
         return path.read_text() if path.exists() else ""
 
-    # -- what PostgreSQL says of it ------------------------------------------------------------------------
+    # -- PostgreSQL's view of it
+    # ---------------------------------------------------------------------------------
 
     def slot_lsn(self) -> int | None:
-        """Return the LSN to which the slot is confirmed, or None when there is none, or one still being made.
+        """Return the slot's confirmed LSN, or None if there is no slot or it is still being created.
 
-        PostgreSQL lists a slot before its consistent point is known; no run could use it yet.
+        PostgreSQL lists a slot before it has found the consistent point; no run could use the slot yet.
         """
         rows = self._query("select confirmed_flush_lsn::text from pg_replication_slots where slot_name = %s")
         return parse_lsn(rows[0][0]) if rows and rows[0][0] else None
@@ -260,18 +273,19 @@ class RecordingOnly(Relay):
     """``bwtui record`` instead."""
 
     def command(self) -> list[str]:
-        """Return the command that it is."""
+        """Return the command line."""
         return ["record", "--json", "--headers"]
 
 
 def execute(database: str, *statements: str) -> int:
-    """Run the statements in one transaction, and return where the WAL ended behind its commit."""
+    """Run the statements in one transaction, and return the end of the WAL after its commit."""
     with closing(psycopg2.connect(database)) as connection, connection.cursor() as cursor:
         for statement in statements:
             cursor.execute(statement)
         connection.commit()
         connection.autocommit = True
-        # Not where the next record would begin: behind the header of a page, if this one ends with its page.
+        # Not the start of the next record: if this record ends with its page, the next one starts after a
+        # page header.
         cursor.execute("select pg_current_wal_flush_lsn()::text")
         ((end,),) = cursor.fetchall()
         return parse_lsn(end)
@@ -280,7 +294,7 @@ def execute(database: str, *statements: str) -> int:
 def streaming(
     database: str, new_relay: Callable[..., Relay], *args: str, rows: int = 1, kind: type[Relay] = Relay
 ) -> Relay:
-    """Return a relay that streams two tables of so many rows, and all tables that come."""
+    """Return a relay that streams two tables of ``rows`` rows, and all tables created later."""
     create_tables(database, rows)
     relay = new_relay(*args, kind=kind)
     with session(database) as source:

@@ -1,4 +1,4 @@
-"""The acknowledgement rule, whatever the order in which rows become durable, fail, and keepalives come."""
+"""The acknowledgement rule holds in whatever order rows become durable, rows fail and keepalives arrive."""
 
 from dataclasses import dataclass, field
 
@@ -7,24 +7,27 @@ from hypothesis import strategies as st
 
 from bwtui.model.delivery import DeliverySpan
 from bwtui.relay.ack import Acknowledgements
-from bwtui.sink.base import Message
+from bwtui.sink.destination import Message
 from tests.faults.doubles import FailAfterWrite, HoldResponse, MemorySink, Reject
 
 TOPIC = "topic"
-#: A busy machine is no failure.
+#: No deadline, because a busy machine must not fail the test.
 PATIENT = settings(deadline=None, max_examples=500)
 
 
 @dataclass
 class Feed:
-    """Reads a made-up stream as the relay does, with batches that end anywhere; `check` after each step."""
+    """Reads a made-up stream as the relay does, with batches that end anywhere.
+
+    Call `check` after each step.
+    """
 
     sink: MemorySink
     acks: Acknowledgements = field(default_factory=Acknowledgements)
     span: DeliverySpan = field(default_factory=DeliverySpan)
     lsn: int = 100
     messages: list[Message] = field(default_factory=list)
-    #: End of each transaction that was read, with the numbers of its rows.
+    #: The end of each transaction read, with the numbers of its rows.
     ended: dict[int, list[int]] = field(default_factory=dict)
     open: list[int] = field(default_factory=list)
     inside: bool = False
@@ -40,7 +43,7 @@ class Feed:
         self.messages.append(Message(None, self.count.to_bytes(4, "big"), 0))
 
     def commit(self) -> None:
-        """Read a COMMIT; also of a transaction without rows."""
+        """Read a COMMIT, possibly of a transaction without rows."""
         self.lsn += 2
         self.span.lsn = self.lsn
         self.ended[self.lsn] = self.open
@@ -58,14 +61,14 @@ class Feed:
             self.span = DeliverySpan()
 
     def keepalive(self, ahead: int) -> None:
-        """Read a keepalive, which tells of ``ahead`` bytes of WAL that hold nothing for us."""
+        """Read a keepalive after ``ahead`` bytes of WAL that hold nothing for the relay."""
         self.lsn += ahead
         if not self.inside:
             self.flush()
             self.acks.keepalive(self.lsn)
 
     def check(self) -> None:
-        """See that nothing is confirmed that is not durable, and that nothing goes back."""
+        """Check that only durable positions are confirmed, and that they never move back."""
         confirmed = self.acks.advance()
         assert confirmed >= self.highest
         self.highest = confirmed
@@ -154,7 +157,7 @@ def test_a_lost_acknowledgement_counts_as_not_durable(steps: list[object], lost:
     first = next(end for end, rows in feed.ended.items() if rows)
     assert feed.acks.confirmed < first
     assert all(failure.is_outage for failure in sink.take_failures())
-    # It was written all the same: what is read again will be there twice.
+    # The row was written all the same, so reading it again duplicates it.
     assert len(sink.delivered) == feed.count
 
 

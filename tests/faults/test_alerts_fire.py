@@ -1,6 +1,6 @@
-"""A real Prometheus scrapes a relay: the alert rules, as they are, fire in planted incidents and not before.
+"""A real Prometheus scrapes a relay: the shipped alert rules fire in planted incidents and not before.
 
-Run it with ``-s`` to see what Prometheus had and when each alert fired.
+Run it with ``-s`` to see Prometheus's figures and when each alert fired.
 """
 
 import json
@@ -28,21 +28,21 @@ from tests.unit.test_alerts import RULES, pages
 NewRelay = Callable[..., Relay]
 LIMIT = 20_000
 INSERT = f"insert into {ACCOUNTS.full_name} select max(id) + 1, 0, '' from {ACCOUNTS.full_name}"
-#: Panels of what this relay does not do.
-SILENT = {"The slot is safe for", "Last audit", "Requests for rows", "Recording", "Kafka transactions"}
+#: Panels of features that this relay does not use.
+SILENT = {"WAL runway", "Last audit", "Backfill requests", "Recording", "Kafka transactions"}
 
 pytestmark = [pytest.mark.services, pytest.mark.long, pytest.mark.timeout(900)]
 
 
 class Incident:
-    """Waits for what an incident brings about, and tells how long that took."""
+    """Waits for the effects of an incident, and reports how long they took."""
 
     def __init__(self, prometheus: Prometheus, name: str) -> None:
         self._prometheus, self._name = prometheus, name
         self._begun = time.monotonic()
 
     def fires(self, alert: str, seconds: float, **labels: str) -> None:
-        """Wait until an alert fires, with such labels."""
+        """Wait until an alert with these labels fires."""
         wait_for(f"{alert} to fire", lambda: alert in self._prometheus.firing(), seconds, every=0.5)
         found = self._prometheus.alerts()[alert]
         assert labels.items() <= found["labels"].items(), found
@@ -52,20 +52,20 @@ class Incident:
         )
 
     def is_over(self, *but: str) -> None:
-        """Wait until nothing fires any more ``but`` this."""
+        """Wait until no alert fires, except for ``but``."""
         wait_for("all to be well", lambda: self._prometheus.firing() <= set(but), 120, every=0.5)
         print(f"{self._name}: over; what fires still: {', '.join(but) or 'nothing'}", flush=True)
 
 
 @pytest.fixture
 def ports() -> dict[str, int]:
-    """Free ports for the relay and for Prometheus."""
+    """Return free ports for the relay and for Prometheus."""
     return choose(["relay", "prometheus"], {})
 
 
 @pytest.fixture
 def watched(tmp_path: Path, ports: dict[str, int]) -> Iterator[Prometheus]:
-    """A Prometheus that scrapes the relay's port."""
+    """Start a Prometheus that scrapes the relay's port."""
     with prometheus(tmp_path, ports["prometheus"], ports["relay"], RULES) as running:
         wait_for("Prometheus", running.is_ready)
         yield running
@@ -102,7 +102,7 @@ def test_alerts_fire_in_planted_incidents(
 
 
 def healthy(watched: Prometheus) -> None:
-    """See that figures come in, and that nothing fires or is about to."""
+    """Check that Prometheus receives figures, and that no alert fires or is pending."""
     wait_for(
         "a rate of rows", lambda: (watched.value("rate(bwtui_rows_read_total[10s])") or 0) > 1, every=0.5
     )
@@ -120,7 +120,7 @@ def healthy(watched: Prometheus) -> None:
 
 
 def a_row_is_dropped(services: ServiceAddresses, database: str, relay: Relay, watched: Prometheus) -> None:
-    """Insert a row that is too large for Kafka; the table's series begin with it, or before."""
+    """Insert a row that is too large for Kafka; the series of the table begin with this row, or before it."""
     relay.wait_caught_up()
     limit_topic(services, f"{relay.name}.fresh", LIMIT)
     incident = Incident(watched, "a row is too large for its topic")
@@ -130,7 +130,7 @@ def a_row_is_dropped(services: ServiceAddresses, database: str, relay: Relay, wa
 
 
 def a_topic_is_made_again(services: ServiceAddresses, relay: Relay, watched: Prometheus) -> None:
-    """Delete a topic and make it again, under a relay that knows it."""
+    """Delete and recreate a topic that the relay has already used."""
     kept = state_folder(relay.name) / "topics.json"
     wait_for("it knows its topics", lambda: kept.exists() and '"partitions"' in kept.read_text())
     admin = AdminClient({"bootstrap.servers": services.broker})
@@ -142,7 +142,7 @@ def a_topic_is_made_again(services: ServiceAddresses, relay: Relay, watched: Pro
 
 
 def shown(watched: Prometheus) -> None:
-    """See that every panel of the dashboard has figures, but those of what the relay does not do."""
+    """Check that every panel of the dashboard has figures, except those of unused features."""
     told = {query.panel for query in queries() if watched.query(query.expression)}
     silent = {query.panel for query in queries()} - told
     print(f"dashboard: {len(list(queries()))} queries, none is refused; without figures: {sorted(silent)}")
@@ -150,14 +150,14 @@ def shown(watched: Prometheus) -> None:
 
 
 def queries_of_the_pages(database: str) -> None:
-    """Run what the alerts' pages have to be pasted."""
+    """Run the commands that the alerts' pages give for pasting."""
     found = [one for page in pages().values() for one in re.findall(r"```sql\n(.*?)```", page, re.DOTALL)]
     assert found
     execute(database, *found)
 
 
 def the_slot_is_lost(database: str, relay: Relay, watched: Prometheus) -> None:
-    """Drop the slot: the relay ends, and is told to be down."""
+    """Drop the slot: the relay ends, and the alert for a relay that is down fires."""
     drop_slot(database, relay)
     incident = Incident(watched, "the slot is dropped")
     assert relay.join() == 5

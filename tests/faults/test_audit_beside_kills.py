@@ -1,6 +1,6 @@
-"""An honest relay is killed and goes on, while its recording is audited again and again: nothing is found.
+"""An honest relay is killed and restarted while its recording is audited repeatedly: no audit finds anything.
 
-``BWTUI_AUDITED_KILLS=50`` is a longer run of it; ``BWTUI_SEED`` repeats its moments.
+``BWTUI_AUDITED_KILLS=50`` runs longer; ``BWTUI_SEED`` repeats the moments of the kills.
 """
 
 import os
@@ -23,12 +23,12 @@ pytestmark = pytest.mark.services
 KILLS = int(os.environ.get("BWTUI_AUDITED_KILLS", "3"))
 SEED = int(os.environ.get("BWTUI_SEED") or random.getrandbits(32))
 ROWS = 200
-#: So many bytes are recorded before a kill, at most, and in a segment.
+#: Maximum growth of the recording before a kill, and maximum size of a segment, in bytes.
 GROWTH, SEGMENT_BYTES = 60_000, 15_000
 
 
 class Kills:
-    """Starts the relay and kills it, in a thread of its own, until the last run catches up."""
+    """Starts and kills the relay in a separate thread until the last run has caught up."""
 
     def __init__(self, relay: Relay, folder: Path) -> None:
         self._relay = relay
@@ -48,7 +48,7 @@ class Kills:
 
     @property
     def go_on(self) -> bool:
-        """Whether there are more to come."""
+        """Return whether more runs will follow."""
         return self._thread.is_alive()
 
     def _run(self) -> None:
@@ -57,7 +57,7 @@ class Kills:
                 self._relay.start()
                 self._wait(self._chance.randrange(SEGMENT_BYTES, GROWTH))
                 self._relay.kill()
-            # What this run sends again is not sealed for long.
+            # Wait for GROWTH bytes: the records that this run sends again stay unsealed for a long time.
             self._relay.start()
             self._wait(GROWTH)
         except BaseException as error:
@@ -83,7 +83,7 @@ def test_nothing_is_found(
         try:
             report = verify.verify_recording(folder, {"bootstrap.servers": services.broker})
         except (DamagedRecording, UsageError) as error:
-            # Between a kill and the next start somebody has to recover it.
+            # Between a kill and the next start, the recording must be recovered.
             assert "is unfinished" in error.message, error.message
             return
         audits += 1
@@ -96,6 +96,6 @@ def test_nothing_is_found(
         audit()
     relay.stop()
     audit()
-    # The last two always come to their end.
+    # The last two audits always complete.
     assert audits >= 2
     print(f"\nseed {SEED}: {audits} audits beside {KILLS} kills")

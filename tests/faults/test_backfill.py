@@ -1,4 +1,4 @@
-"""Rows of tables put into the stream: none is lost, and none is put behind a newer one."""
+"""Backfills of table rows: no row is lost, and no row follows a newer state of itself."""
 
 import random
 import threading
@@ -25,7 +25,7 @@ ROWS = 25_000
 
 
 def filled(rows: int) -> tuple[str, ...]:
-    """Return what makes `ITEMS` with so many rows."""
+    """Return the statements that create `ITEMS` with ``rows`` rows."""
     return (
         "create sequence s",
         "create table items (id bigint primary key, v bigint not null default nextval('s'), name text)",
@@ -38,7 +38,7 @@ MADE = filled(ROWS)
 
 @pytest.fixture
 def relay(database: str, new_relay: NewRelay) -> Relay:
-    """One that streams `ITEMS`."""
+    """Return a relay that streams `ITEMS`."""
     execute(database, *MADE)
     relay = new_relay()
     relay.start()
@@ -60,7 +60,7 @@ def test_a_table_is_sent_again(relay: Relay, services: ServiceAddresses, databas
 def test_a_commit_that_is_streamed_and_not_visible_is_waited_for(
     relay: Relay, services: ServiceAddresses, database: str
 ) -> None:
-    """Others see a commit once its standby has it, and the stream has it at once."""
+    """Other sessions see a commit only after its standby has it, but the stream has it at once."""
     with session(database) as writer:
         writer.run("set synchronous_commit = local")
         writer.run("alter system set synchronous_standby_names = 'nobody'")
@@ -95,7 +95,7 @@ def test_a_commit_that_is_streamed_and_not_visible_is_waited_for(
 def test_a_table_that_joins_brings_its_rows(
     database: str, new_relay: NewRelay, services: ServiceAddresses
 ) -> None:
-    """And one that is made while the relay runs, under FOR ALL TABLES, has all of them in the stream."""
+    """A table created while the relay runs is entirely in the stream under FOR ALL TABLES."""
     execute(database, *MADE, "create table first (id int primary key)")
     listed, every = new_relay(), new_relay()
     with session(database) as source, session(database) as writer:
@@ -104,7 +104,7 @@ def test_a_table_that_joins_brings_its_rows(
         for relay in (listed, every):
             relay.start()
             relay.wait_streaming()
-        # It has written when the table joins, and commits behind that.
+        # The writer has written before the table joins, and commits after that.
         writer.run("begin")
         writer.run("update items set v = nextval('s') where id = 7")
         source.run(f"alter publication bwtui_{listed.name} add table only items")
@@ -117,7 +117,7 @@ def test_a_table_that_joins_brings_its_rows(
         (task,) = listed.wait("its rows", done).backfills
         assert (task.table, task.reason, task.rows) == ("public.items", "joined", ROWS)
         assert_equal(services, database, [ITEMS, DemoTable("public", "first", ("id",))], listed.name)
-        # Known once is known for good, and listed anew is to be sent anew.
+        # A table that leaves the publication and joins it again has its rows sent again.
         listed.stop()
         source.run(f"alter publication bwtui_{listed.name} drop table only items")
         source.run(f"alter publication bwtui_{listed.name} add table only items")
@@ -129,10 +129,13 @@ def test_a_table_that_joins_brings_its_rows(
 
 
 class Writers:
-    """Sessions that each change rows of their own: new states, new keys, ends and returns."""
+    """Sessions that each change their own rows: updates, new keys, deletes and rows inserted again."""
 
     def __init__(self, database: str, number: int = 3, rows: int = ROWS, rate: float | None = None) -> None:
-        """``rate``: transactions a second, of all together; None: as many as there can be."""
+        """``rate`` is the maximum number of transactions per second of all sessions together.
+
+        None means no maximum.
+        """
         self._database = database
         self._number = number
         self._rows = rows
@@ -216,7 +219,8 @@ def test_under_writes_and_kills_nothing_older_comes_behind(
                 relay.kill()
                 relay.start()
             status = wait_done(relay, id)
-            # What the stream had, what was sent, and at most one chunk a kill that was sent before.
+            # The rest was left out because the stream had it, or was sent before a kill, at most one chunk
+            # per kill.
             assert status.rows + status.left_out > ROWS // 3
     relay.wait_caught_up()
     relay.stop()
@@ -228,7 +232,7 @@ def test_under_writes_and_kills_nothing_older_comes_behind(
 def test_what_alters_the_table_has_its_chunk_read_again(
     relay: Relay, services: ServiceAddresses, database: str
 ) -> None:
-    """While it is truncated, filled, and gets another key again and again, only what is true is sent."""
+    """The table is truncated, filled, and gets another key repeatedly; only true rows are sent."""
     over = threading.Event()
 
     def alter() -> None:
@@ -280,7 +284,8 @@ def test_a_list_of_keys_makes_rows_and_tombstones(
         ((ROWS + 1,), True),
         ((ROWS + 2,), True),
     ]
-    # Compared while the relay wrote otherwise, or elsewhere: nothing is sent, rows no more than tombstones.
+    # The keys were compared under another topic or key encoding: the request fails, and sends no row or
+    # tombstone.
     for otherwise in ({"topic": "another"}, {"topic": f"{relay.name}.items", "spelling": "json"}):
         id = ask(relay, table="public.items", keys=str(tmp_path / "keys"), reason="repair", **otherwise)
         wait_for("its end", lambda id=id: state_of(relay, id).is_over)  # type: ignore[misc]
@@ -290,7 +295,7 @@ def test_a_list_of_keys_makes_rows_and_tombstones(
 
 
 def test_the_exit_code_says_whether_all_rows_were_sent(new_relay: NewRelay, database: str) -> None:
-    """Of many tables at once, and of one with a row that Kafka refuses."""
+    """Backfills of many tables at once, one of them with a row that Kafka rejects."""
     tables = [f"public.t{number}" for number in range(30)]
     execute(database, *(f"create table {table} (id int primary key, v text)" for table in tables))
     execute(database, *(f"insert into {table} values (1, 'x'), (2, 'y')" for table in tables))
@@ -317,7 +322,7 @@ def test_a_row_that_is_refused_is_the_requests_affair(
     relay.start()
     relay.wait_streaming()
     relay.stop()
-    # It came while nobody looked: the slot goes on behind it.
+    # The change is committed while no relay runs; the slot continues after it.
     execute(database, "update items set name = repeat('x', 3000000) where id = 7")
     execute(database, "alter table items alter column name set storage external")
     relay.start("-C", "message.max.bytes=1000000", "-e", "log")

@@ -1,7 +1,7 @@
-"""A large table put into the stream of a relay that is killed all the while, from the first row to the last.
+"""Backfill a large table through a relay that is killed from the first row to the last.
 
-The relay began without a snapshot, so that every row comes from the request or from the stream: one that is
-left out is missing. ``make snapshots ROWS=10000000 KILLS=50 RATE=1000`` is the whole campaign; without, a
+The relay starts without a snapshot, so every row comes from the request or from the stream, and an omitted
+row is missing. ``make snapshots ROWS=10000000 KILLS=50 RATE=1000`` is the whole campaign; the default is a
 small table and three kills.
 """
 
@@ -37,17 +37,17 @@ ROWS = int(os.environ.get("BWTUI_SNAPSHOT_ROWS", "40000"))
 KILLS = int(os.environ.get("BWTUI_SNAPSHOT_KILLS", "2"))
 RATE = int(os.environ.get("BWTUI_SNAPSHOT_RATE", "300"))
 _TABLE = "public.items"
-#: A relay whose machine is busy comes up and sends a share of the rows within so many seconds.
+#: Timeout in seconds for a relay on a busy machine to start and send a share of the rows.
 _SHARE_SECONDS = 120 + ROWS / 2_000
 
 
 class Topic(DemoTopicReader):
-    """The topic of ``items`` in the order of its messages, of which only newest states are kept."""
+    """The topic of ``items`` in the order of its messages; only the newest states are kept."""
 
     def __init__(self, services: ServiceAddresses) -> None:
         super().__init__(services.broker, services.schema_registry)
         self._schemas: dict[int, Any] = {}
-        #: By id: its newest ``v``, negative once it is deleted; and what stands in the topic last.
+        #: By id: the newest ``v``, negative once it is deleted, and the last value in the topic.
         self._states = array("q", [0]) * (ROWS + 3)
         self.last = array("q", self._states)
         self._seen: set[tuple[bytes, bytes]] = set()
@@ -62,7 +62,7 @@ class Topic(DemoTopicReader):
             self.put_in += 1
         else:
             identity = (headers["bwtui.lsn"] or b"", headers["bwtui.ordinal"] or b"")
-            # What was not acknowledged before a kill comes twice, and the newest stands at the end again.
+            # Messages not acknowledged before a kill are sent twice; the newest one is last again.
             if identity in self._seen:
                 return
             self._seen.add(identity)
@@ -103,7 +103,7 @@ def test_every_row_is_there_once_and_in_order(
         id = ask(relay, table=_TABLE)
         for number in range(KILLS):
             share = (number + random.random()) * ROWS / (KILLS + 1)
-            # Neither the chunk's beginning nor its end is a better moment than any other.
+            # Neither the beginning nor the end of the chunk is a better moment for a kill than any other.
             _until(relay, id, share)
             time.sleep(random.uniform(0, 0.3))
             relay.kill()
@@ -129,7 +129,7 @@ def test_every_row_is_there_once_and_in_order(
 
 
 def _until(relay: Relay, id: str, rows: float) -> None:
-    """Wait until so many rows are through, or all."""
+    """Wait until ``rows`` rows have been handled, or the request is over."""
 
     def came() -> bool:
         assert not relay.has_ended, relay.last_words()
@@ -151,7 +151,7 @@ def _read(relay: Relay, services: ServiceAddresses) -> Topic:
 
 
 def _newest(database: str) -> "array[int]":
-    """Return ``v`` of each row of the table, by id; 0 where there is none."""
+    """Return ``v`` of each row of the table, by id; 0 for a missing id."""
     states = array("q", [0]) * (ROWS + 3)
     with closing(psycopg2.connect(database)) as connection, connection.cursor("rows") as cursor:
         cursor.itersize = 100_000

@@ -1,4 +1,4 @@
-"""A recording of rows put into the stream, under writes and kills: whole, and an audit finds nothing."""
+"""A recording of a backfill under writes and kills is complete, and an audit finds nothing."""
 
 from collections.abc import Callable
 from contextlib import closing
@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from bwtui.audit.report import AuditSummary
+from bwtui.recording.as_of import TableFold, pages
 from bwtui.recording.check import check
-from bwtui.recording.reading.as_of import TableFold, pages
-from bwtui.recording.reading.reader import open_recording
-from bwtui.relay.backfill.keys import write_keys
+from bwtui.recording.reader import open_recording
+from bwtui.relay.backfill.store import write_keys
 from bwtui.sandbox.sandbox import ServiceAddresses
 from bwtui.state_folder import state_folder
 from bwtui.verify import recording as verify
@@ -26,7 +26,7 @@ NONE = range(1_000_000, 1_000_100)
 
 
 def audited(folder: Path, services: ServiceAddresses) -> AuditSummary:
-    """Audit a recording, of which nothing is wrong."""
+    """Audit a recording, and check that the audit finds nothing."""
     report = verify.verify_recording(folder, {"bootstrap.servers": services.broker})
     assert report.verdict == "clean", f"{report.found} {report.findings[:5]}"
     notes = ("time_differs", "headers_differ", "moved", "equivalent")
@@ -35,7 +35,7 @@ def audited(folder: Path, services: ServiceAddresses) -> AuditSummary:
 
 
 def plain(relay: Relay, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take the headers away that every relay of these tests has."""
+    """Remove the headers that every relay of these tests has."""
     command = [arg for arg in relay.command() if arg != "--headers"]
     monkeypatch.setattr(relay, "command", lambda: command)
 
@@ -71,7 +71,8 @@ def test_an_audit_finds_nothing(
             put += [wait_done(relay, id) for id in ids]
     relay.wait_caught_up()
     relay.stop()
-    # How many are left out depends on how fast the writers are; a row that is deleted meanwhile is neither.
+    # The number of rows left out depends on the writers' speed; a row deleted meanwhile counts in neither
+    # number.
     assert all(one.rows + one.left_out > ROWS // 2 for one in put[::2]), put
     checked = check(folder)
     assert checked.verdict == "clean", checked.damages
@@ -80,7 +81,7 @@ def test_an_audit_finds_nothing(
         (counts,) = recording.counts(recording.length).values()
         operations = {change.operation for change in recording.changes()}
         assert operations >= {"backfill", "cleanup", "snapshot", "update", "delete"}
-        # What a kill has interrupted is there twice.
+        # A chunk that a kill interrupted is recorded twice.
         assert counts.snapshot_rows == ROWS and counts.backfill_rows >= sum(one.rows for one in put) > 0
         assert fold.advance(recording, recording.length)
         assert fold.gaps(False)[:1] == (False,)
@@ -88,7 +89,7 @@ def test_an_audit_finds_nothing(
     with session(database) as opened:
         rows = opened.rows("select id::text, v::text, name from items")
     assert found == sorted(tuple(None if one is None else str(one).encode() for one in row) for row in rows)
-    # What a run without a recording puts into the stream later is no fault of anybody.
+    # A later backfill by a run without a recording must not count as a fault.
     later = Relay(services, database, tmp_path, relay.name)
     if not headers:
         plain(later, monkeypatch)
@@ -103,7 +104,7 @@ def test_an_audit_finds_nothing(
 
 
 def record_rows_too_large(relay: Relay, database: str, folder: Path, where: str) -> None:
-    """Record a relay of a table with nine rows, of which those ``where`` holds are too large for Kafka."""
+    """Record a relay of a table with nine rows, of which those matching ``where`` are too large for Kafka."""
     execute(
         database,
         "create table items (id int primary key, name text)",
@@ -121,7 +122,10 @@ def record_rows_too_large(relay: Relay, database: str, folder: Path, where: str)
 def test_a_row_that_is_dropped_stands_in_the_recording(
     new_relay: Callable[..., Relay], services: ServiceAddresses, database: str, tmp_path: Path
 ) -> None:
-    """As one of the stream does: without a message, and never behind something newer of its key."""
+    """A rejected backfill row is recorded like a rejected row of the stream.
+
+    It has no message, and never follows a newer state.
+    """
     folder, relay = tmp_path / "recording", new_relay()
     record_rows_too_large(relay, database, folder, "id in (3, 7)")
     letters = len(relay.letters())
@@ -143,7 +147,10 @@ def test_a_row_that_is_dropped_stands_in_the_recording(
 def test_a_dead_letter_that_cannot_be_written_damages_no_recording(
     new_relay: Callable[..., Relay], services: ServiceAddresses, database: str, tmp_path: Path
 ) -> None:
-    """It ends the relay; the rows of the chunk before it are sent, and recorded as rows of a table."""
+    """The rejected row ends the relay.
+
+    The rows of the chunk before it are sent and recorded as table rows.
+    """
     folder, relay = tmp_path / "recording", new_relay()
     record_rows_too_large(relay, database, folder, "id = 5")
     letters = state_folder(relay.name) / "dead-letters.jsonl"

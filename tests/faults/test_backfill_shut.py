@@ -1,4 +1,4 @@
-"""Rows are put into a topic that lets nothing in: that ends the request, and not the relay."""
+"""A backfill into a topic that rejects every message ends the request, and not the relay."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,18 +6,8 @@ from pathlib import Path
 import pytest
 
 from bwtui.demo.shop import DemoTable
-from bwtui.errors import ServiceRefused
-from bwtui.model.delivery import DeliverySpan
-from bwtui.relay.backfill.row_policy import BackfillRowPolicy
-from bwtui.relay.batch_bisector import RestartFromConfirmed
-from bwtui.relay.policy import RowPolicy
-from bwtui.relay.run_state import RunState
 from bwtui.sandbox.sandbox import ServiceAddresses
-from bwtui.settings import RelaySettings
-from bwtui.sink.base import DeliveryFailure
-from bwtui.sink.dead_letter_writer import DeadLetterWriter
 from tests.faults.backfills import ask, state_of, wait_done
-from tests.faults.doubles import MemorySink
 from tests.faults.records import assert_equal, read_table
 from tests.faults.relays import Relay, execute, wait_for
 from tests.shut_topic import shut
@@ -69,7 +59,7 @@ def test_the_request_fails_and_the_stream_goes_on(
 def test_rows_of_the_stream_that_are_let_in_nowhere_end_the_relay(
     new_relay: NewRelay, services: ServiceAddresses, database: str
 ) -> None:
-    """And what was asked for goes on when they are let in."""
+    """The request resumes once the topic accepts messages again."""
     execute(
         database,
         "create table shut (id int primary key); insert into shut select generate_series(1, 500)",
@@ -89,23 +79,3 @@ def test_rows_of_the_stream_that_are_let_in_nowhere_end_the_relay(
     relay.wait_caught_up()
     relay.stop()
     assert_equal(services, database, [_SHUT, DemoTable("public", "asked", ("id",))], relay.name)
-
-
-def test_whose_the_refusal_is(tmp_path: Path) -> None:
-    settings, report, sink = RelaySettings(dead_letter_topic="letters"), RunState(), MemorySink()
-    policy = RowPolicy(settings, report, DeadLetterWriter(tmp_path), sink)
-    refusals, ours = BackfillRowPolicy(policy, "exit", "shut"), DeliverySpan()
-    of_stream = DeliveryFailure("shut", "no", is_outage=False, is_setup=True, span=DeliverySpan())
-    letter = DeliveryFailure("letters", "no", is_outage=False, is_setup=True, span=ours)
-    assert refusals.claim_failures([of_stream, letter], [ours]) == [of_stream, letter]
-    assert refusals.shut is None
-    # While each message is waited for, all that fail are ours; to try them one by one would be in vain.
-    alone = DeliveryFailure("shut", "no", is_outage=False, is_setup=True, hint="grant", span=DeliverySpan())
-    with pytest.raises(RestartFromConfirmed) as redrive:
-        refusals.undelivered([alone])
-    assert redrive.value.failure.is_outage
-    assert (str(refusals.shut), refusals.shut and refusals.shut.hint) == ("no", "grant")
-    # What is heard of the stream is heard again, whoever was told first.
-    for failures in ([of_stream], []):
-        with pytest.raises(ServiceRefused):
-            policy.undelivered(failures)

@@ -1,4 +1,4 @@
-"""After a refusal: which row it was that Kafka refuses, what becomes of the others, and what that costs."""
+"""After a rejection: the rejected row is found, all others are sent, and the cost stays bounded."""
 
 import json
 from pathlib import Path
@@ -8,8 +8,8 @@ import pytest
 
 from bwtui.encode.names import UNCHANGED_KEY
 from bwtui.errors import ConnectionFailed, RowError
-from bwtui.sink.base import Message
-from bwtui.sink.dead_letter_writer import DeadLetterWriter
+from bwtui.sink.dead_letters import DeadLetterWriter
+from bwtui.sink.destination import Message
 from tests.faults.doubles import EndAtRefusal, MemorySink
 from tests.faults.fed_stream import ITEMS, OTHERS, Fed, insert, transaction, truncate, update
 
@@ -17,12 +17,12 @@ Row = tuple[int, str | None]
 
 
 def is_bad(message: Message) -> bool:
-    """Whether Kafka refuses it."""
+    """Return whether Kafka rejects the message."""
     return b'"bad' in (message.value or b"")
 
 
 def found(sink: EndAtRefusal, topic: str = "items") -> list[Row]:
-    """Return ids and bodies that stand in the topic, in order; the body of a tombstone is None."""
+    """Return the ids and bodies in the topic, in order; the body of a tombstone is None."""
     return [
         (json.loads(m.key or b"")["id"], json.loads(m.value)["body"] if m.value else None)
         for name, m in sink.delivered
@@ -31,7 +31,7 @@ def found(sink: EndAtRefusal, topic: str = "items") -> list[Row]:
 
 
 def letters(kept: DeadLetterWriter) -> list[tuple[str, int, int, str | None]]:
-    """Return operation, LSN, ordinal and body of the letters."""
+    """Return operation, LSN, ordinal and body of the dead letters."""
     told = []
     for letter in kept:
         high, low = letter["commit_lsn"].split("/")
@@ -41,7 +41,7 @@ def letters(kept: DeadLetterWriter) -> list[tuple[str, int, int, str | None]]:
 
 
 def assert_in_order(rows: list[Row], wanted: list[Row]) -> None:
-    """See that each key has its rows in order, that none comes after a newer one, and none is missing."""
+    """Check that the rows of each key are in order, none after a newer one, and that no row is missing."""
     for key in {key for key, _ in wanted}:
         mine = [row for row in wanted if row[0] == key]
         places = [mine.index(row) for row in rows if row[0] == key]
@@ -50,7 +50,7 @@ def assert_in_order(rows: list[Row], wanted: list[Row]) -> None:
 
 
 def test_the_row_that_widens_its_route_is_the_one_that_is_dropped(tmp_path: Path) -> None:
-    """A placeholder for an unchanged TOAST value needs another schema, in the middle of the row."""
+    """A placeholder for an unchanged TOAST value needs a different schema in the middle of the row."""
     sink = EndAtRefusal(lambda message: UNCHANGED_KEY.encode() in (message.value or b""))
     rows = (insert(1, "first"), update(2, None), insert(3, "third"), insert(4, "fourth"))
     fed = Fed(sink, tmp_path, [transaction(100, *rows)], output_format="avro")
@@ -61,7 +61,7 @@ def test_the_row_that_widens_its_route_is_the_one_that_is_dropped(tmp_path: Path
 
 
 def test_each_table_that_was_truncated_is_known_from_the_other(tmp_path: Path) -> None:
-    """Their messages have one change's identity, and a flush between them."""
+    """The two messages of a changed key have one identity, and a flush between them."""
     sink = EndAtRefusal(lambda message: message.key == b"public.items")
     frames = transaction(100, insert(1, "a"), truncate(ITEMS, OTHERS), insert(2, "b"))
     fed = Fed(sink, tmp_path, [frames], truncate_topic="truncated")
@@ -99,7 +99,7 @@ def test_the_policy_decides_about_the_row(tmp_path: Path, on_error: str) -> None
 
 
 def test_a_long_transaction_is_not_read_one_row_at_a_time(tmp_path: Path) -> None:
-    """The first rows are refused: what comes after goes in batches, and nothing is read a third time."""
+    """If the first rows are rejected, the rows after them go in batches, and no row is read a third time."""
     rows = [insert(n % 50, "bad" if n == 5 else str(n)) for n in range(5_000)]
     sink = EndAtRefusal(is_bad)
     fed = Fed(sink, tmp_path, [transaction(100, *rows)])
@@ -111,7 +111,7 @@ def test_a_long_transaction_is_not_read_one_row_at_a_time(tmp_path: Path) -> Non
 
 
 def test_many_refused_rows_cost_no_more_than_they_are(tmp_path: Path) -> None:
-    """Each is found within its batch: the transaction is read twice, whatever the number of refused rows."""
+    """Each rejected row is found within its batch: the transaction is read twice, whatever their number."""
     bad = range(0, 5_000, 200)
     rows = [insert(n % 50, f"bad {n}" if n in bad else str(n)) for n in range(5_000)]
     sink = EndAtRefusal(is_bad)
@@ -156,7 +156,10 @@ def test_a_dead_letter_is_durable_before_its_row_is_confirmed(tmp_path: Path, re
 
 
 def test_a_letter_that_its_topic_refuses_holds_nothing_up(tmp_path: Path) -> None:
-    """In order, the producer ends at the letter as at any message; the letter is sent without its row."""
+    """With an in-order sink the producer ends at the dead letter too.
+
+    The dead letter is sent without its row.
+    """
     sink = EndAtRefusal(lambda message: is_bad(message) or b"too much" in (message.value or b""), size=100)
     frames = transaction(100, insert(1, "a"), insert(2, "bad too much"), insert(3, "b"))
     fed = Fed(sink, tmp_path, [frames], dead_letter_topic="letters")
@@ -167,7 +170,7 @@ def test_a_letter_that_its_topic_refuses_holds_nothing_up(tmp_path: Path) -> Non
 
 
 def test_a_letter_that_is_refused_while_the_batch_is_read_is_settled_with_it(tmp_path: Path) -> None:
-    """To fetch a TOAST value the relay waits in the middle of a batch, and hears of the letter by then."""
+    """While the relay waits in the middle of a batch for a TOAST value, it learns of the rejected letter."""
     sink = EndAtRefusal(lambda message: b"too much" in (message.value or b""))
     rows = (insert(1, "first"), insert("no number", "too much"), update(2, None), insert(3, "third"))
     form = {"output_format": "avro", "dead_letter_topic": "letters"}
@@ -181,7 +184,7 @@ def test_a_letter_that_is_refused_while_the_batch_is_read_is_settled_with_it(tmp
 
 
 def test_a_refused_row_costs_few_producers(tmp_path: Path) -> None:
-    """One for each halving that fails, and one for the rows that go one by one."""
+    """Return the number of requests: one for each halving that fails, and one for each row sent alone."""
     rows = [insert(n, "bad" if n == 700 else str(n)) for n in range(1_000)]
     sink = EndAtRefusal(is_bad, size=100)
     fed = Fed(sink, tmp_path, [transaction(100, *rows)])
@@ -192,7 +195,7 @@ def test_a_refused_row_costs_few_producers(tmp_path: Path) -> None:
 
 
 class Wakes(MemorySink):
-    """What is under way fails once, when the process wakes from a suspension of a minute."""
+    """A sink whose in-flight messages fail once, when the process wakes from a suspension of a minute."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -200,7 +203,7 @@ class Wakes(MemorySink):
         self._has_slept = False
 
     def poll(self, timeout: float) -> None:
-        """Wake, or let everything that waits arrive."""
+        """Wake up, or deliver all queued messages."""
         if self._waiting and not self._has_slept:
             self._has_slept, self.slept = True, 60.0
             while self._waiting:
@@ -208,23 +211,23 @@ class Wakes(MemorySink):
         super().poll(timeout)
 
     def take(self) -> float:
-        """Return how long it slept, once."""
+        """Return once how long the process slept."""
         slept, self.slept = self.slept, 0.0
         return slept
 
 
 def test_nothing_is_sent_after_a_suspension(tmp_path: Path) -> None:
-    """Another relay may have sent newer rows meanwhile, and only the slot's owner knows."""
+    """Another relay may have sent newer rows meanwhile, which only the slot's owner can tell."""
     sink = Wakes()
     fed = Fed(sink, tmp_path, [transaction(100, insert(1, "old"), insert(2, "old"))])
-    fed._context.suspension = cast(Any, sink)
+    fed.suspension = cast(Any, sink)
     with pytest.raises(ConnectionFailed, match="suspended for 60 s"):
         fed.run(careful_until=200)
     assert not sink.delivered
 
 
 def test_what_letters_took_is_not_counted_down_twice(tmp_path: Path) -> None:
-    """The bytes in flight bound the memory: below zero they would bound nothing."""
+    """The bytes in flight limit the memory, so a negative count would remove the limit."""
     fed = Fed(
         EndAtRefusal(is_bad),
         tmp_path,

@@ -1,4 +1,4 @@
-"""Disks of others that are full: a file that may not grow is what a full disk is to its program."""
+"""Full disks of other programs: a limit on the file size has the same effect on a program as a full disk."""
 
 import resource
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ from tests.second_postgres import SecondPostgres
 pytestmark = [pytest.mark.services, pytest.mark.long]
 
 NewRelay = Callable[..., Relay]
-#: An index of Kafka's log is made with 10 MiB at once.
+#: Kafka allocates an index of its log with 10 MiB at once.
 MOST_BYTES = 11 << 20
 FILL = """insert into accounts select n + 1000, n, (select string_agg(md5(random()::text || n.n || m), '')
           from generate_series(1, 300) m) from generate_series(1, 9000) n"""
@@ -47,7 +47,7 @@ def test_the_brokers_disk_is_full(
 
 @contextmanager
 def files_of_at_most(size: int) -> Iterator[None]:
-    """Let no file of a process that is started in here grow beyond so many bytes."""
+    """Limit the files of every process started during the block to ``size`` bytes."""
     before, most = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, most))
     try:
@@ -65,7 +65,7 @@ def test_no_disk_is_left_for_wal(
     monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path / "state"))
     server = SecondPostgres()
     request.addfinalizer(server.remove)
-    # Less than one file of WAL, of which the first is there.
+    # The limit is below the size of one WAL file, of which the first exists already.
     with files_of_at_most(15 << 20):
         server.start(wal_level="logical")
     execute(server.dsn, "create table orders (id int primary key, origin text)")
@@ -78,7 +78,7 @@ def test_no_disk_is_left_for_wal(
         for number in range(100, 200):
             row = f"insert into orders values ({number + 1}, 'on a disk that fills')"
             execute(server.dsn, row, "select pg_logical_emit_message(true, 'x', repeat('x', 1000000))")
-    # The server itself starts again and again, as long as it may.
+    # The server restarts repeatedly, as long as it may.
     told = relay.wait("it is waited for", lambda status: status.verdict.cause == "postgresql")
     assert told.verdict.sentence.startswith("PostgreSQL at")
     server.stop()

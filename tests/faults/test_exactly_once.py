@@ -1,7 +1,7 @@
-"""--exactly-once: whoever reads what is committed sees every change once, in order, whatever is killed.
+"""--exactly-once: a read_committed reader sees every change once, in order, whatever is killed.
 
-``make exactly-once KILLS=100 SEED=1`` kills so often in each of its tests: at any moment, at each effect of
-the relay, some of that in the snapshot, and now and then a broker instead. Runs of several seeds add up.
+``make exactly-once KILLS=100 SEED=1`` kills that many times in each test: at random moments, at each effect
+of the relay, in the snapshot, and now and then a broker instead. Runs with several seeds add up.
 """
 
 import json
@@ -26,7 +26,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from bwtui.model.position import Position
 from bwtui.sandbox.sandbox import Sandbox, ServiceAddresses
 from bwtui.settings import RelaySettings
-from bwtui.sink.position_topic import PositionTopic
+from bwtui.sink.transactions import PositionTopic
 from bwtui.source.slot import reserve
 from tests.faults.backfills import ask, state_of, wait_done
 from tests.faults.hanging import hanging
@@ -41,9 +41,9 @@ from tests.waiting import eventually
 
 KILLS = int(os.environ.get("BWTUI_EXACT_KILLS", "2"))
 SEED = int(os.environ.get("BWTUI_SEED") or random.getrandbits(32))
-#: So often a relay is killed, while streaming or in the snapshot, until it is the broker's turn.
+#: Number of kills of the relay between two kills of the broker.
 BROKERS = 25
-#: Between two transactions of a campaign's writer, in seconds: the machine's time is for kills.
+#: Pause in seconds between two transactions of a campaign's writer, to leave the machine's time for kills.
 CAMPAIGN_PAUSE = 0.01
 ROWS = 5_000
 
@@ -65,7 +65,7 @@ def test_no_kill_repeats_a_row(services: ServiceAddresses, database: str, new_re
 def test_no_kill_of_relay_or_broker_repeats_a_row(
     interrupted: Sandbox, services: ServiceAddresses, database: str, new_relay: NewRelay
 ) -> None:
-    """The campaign: as above, and every so often the broker is killed in the relay's place."""
+    """Run the same campaign, but sometimes kill the broker in place of the relay."""
     create_tables(database, ROWS)
     relay = new_relay("--exactly-once")
     topics = [table.topic(relay.name) for table in TABLES]
@@ -99,7 +99,7 @@ def test_no_kill_of_relay_or_broker_repeats_a_row(
 
 
 def said_of(killed: Counter[str], outside: Outside, begun: float) -> str:
-    """Say what was done so far."""
+    """Report the progress so far."""
     took, where = time.monotonic() - begun, ", ".join(f"{n} {what}" for what, n in sorted(killed.items()))
     return (
         f"seed {SEED}: {killed.total()} kills in {took:.0f} s ({where}); {outside.records:,} records, "
@@ -139,7 +139,7 @@ def test_no_kill_repeats_a_row_of_a_chunk(
 def test_a_snapshot_after_one_that_was_cut_off_without_transactions(
     services: ServiceAddresses, database: str, new_relay: NewRelay
 ) -> None:
-    """What it takes back is what it has not sent itself, in the transaction that is open meanwhile."""
+    """The relay deletes only leftover rows that it has not sent itself in its open transaction."""
     create_tables(database, 10 * ROWS)
     relay = new_relay()
     relay.start()
@@ -168,7 +168,7 @@ def test_a_second_relay_fences_the_first(
     relay.run()
     relay.start()
     relay.wait_streaming()
-    # An open transaction, which nobody commits for ten minutes.
+    # An open transaction that no process commits for ten minutes.
     execute(database, "insert into accounts values (11, 1, 'of the first')")
     relay.wait("the row", lambda status: status.tables["public.accounts"].inserts)
     relay.signal(signal.SIGSTOP)
@@ -180,7 +180,7 @@ def test_a_second_relay_fences_the_first(
     relay._wait_released()
     execute(database, "insert into accounts values (12, 1, 'of the second')")
     with monkeypatch.context() as elsewhere:
-        # Nothing is known there but what is in Kafka.
+        # The only state there is in Kafka.
         elsewhere.setenv("BWTUI_STATE_HOME", str(tmp_path / "elsewhere"))
         other = Relay(
             services, database, tmp_path, relay.name + "_other", "--exactly-once", "--on-gap", "report"
@@ -207,7 +207,7 @@ def test_a_position_is_read_back_where_the_state_is_lost(
     execute(database, "insert into accounts values (11, 1, 'once')")
     before = relay.slot_lsn()
     relay.run()
-    # As if the relay had been killed between Kafka's commit and PostgreSQL's word of it.
+    # Leave the state of a kill between Kafka's commit and the confirmation to PostgreSQL.
     execute(database, f"select pg_drop_replication_slot('{relay.name}')")
     monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path / "elsewhere"))
     relay.start("--until-caught-up")
@@ -226,7 +226,7 @@ def test_a_slot_that_is_dropped_is_begun_anew(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """On the host that relayed it, and on one that knows nothing but what Kafka says."""
+    """Checked on the host that relayed, and on one that has no state but Kafka's."""
     create_tables(database, 10)
     relay = new_relay("--exactly-once")
     relay.run()
@@ -236,7 +236,7 @@ def test_a_slot_that_is_dropped_is_begun_anew(
         execute(database, f"insert into accounts values ({number}, 1, 'meanwhile')")
         relay.start("--until-caught-up")
         assert relay.join() == 5
-        assert f"run 'bwtui slots drop {relay.name}' on this host" in relay.last_words()
+        assert f"run 'bwtui slots drop {relay.name} -d " in relay.last_words()
         drop(relay)
         assert relay.run().tables["public.accounts"].snapshot_rows == number
         execute(database, f"update accounts set number = 2 where id = {number}")
@@ -246,7 +246,7 @@ def test_a_slot_that_is_dropped_is_begun_anew(
 
 
 def drop(relay: Relay) -> None:
-    """Have 'bwtui slots drop' forget the slot."""
+    """Make 'bwtui slots drop' forget the slot."""
     command = [sys.executable, "-m", "bwtui", "slots", "drop", relay.name, "-d", relay.database, "--yes"]
     subprocess.run(command, check=True)
 
@@ -263,7 +263,7 @@ def test_a_slow_transaction_is_split_before_kafka_aborts_it(
     execute(database, "insert into accounts select n, 1, repeat('x', 20) from generate_series(11, 150000) n")
     relay.wait_caught_up()
     relay.stop()
-    # Nothing was read again.
+    # No change was read again.
     assert relay.last_status().tables["public.accounts"].inserts == 149_990
     records = read_table(services, ACCOUNTS, relay.name, holes=True)
     sent = sorted(record.ordinal for record in records if record.operation == "insert")
@@ -291,7 +291,7 @@ def test_a_large_transaction_says_that_it_is_split(
     parts = {record.part for record in records}
     assert parts == set(range(len(parts))) and len(parts) > 1
     for part in parts - {0}:
-        # Parts follow one another: none reaches back behind the one before.
+        # The parts are consecutive: no part has an ordinal below those of the part before it.
         first = min(record.ordinal for record in records if record.part == part)
         assert max(record.ordinal for record in records if record.part < part) == first - 1
 
@@ -301,7 +301,7 @@ def test_a_large_transaction_says_that_it_is_split(
 def test_a_refused_row_is_dropped_alone(
     services: ServiceAddresses, database: str, new_relay: NewRelay, is_cut: bool
 ) -> None:
-    """Its letter is in the same transaction; one that is too large comes without the row."""
+    """The dead letter is in the same transaction; one that is too large is sent without the row."""
     create_tables(database, 10)
     letters_topic = new_name("letters")
     relay = new_relay("--exactly-once", "-e", "log", "--dead-letter-topic", letters_topic)
@@ -364,7 +364,7 @@ def test_what_comes_before_a_row_that_ends_the_relay_is_committed(
 def test_a_slot_whose_snapshot_was_not_committed_is_made_anew(
     services: ServiceAddresses, database: str, new_relay: NewRelay
 ) -> None:
-    """As a kill between the making of the slot and Kafka's commit leaves it."""
+    """The slot is in the state that a kill between its creation and Kafka's commit leaves."""
     create_tables(database, 10)
     relay = new_relay("--exactly-once")
     relay.run()
@@ -377,7 +377,7 @@ def test_a_slot_whose_snapshot_was_not_committed_is_made_anew(
 def test_a_slot_whose_snapshot_is_not_committed_yet_is_left_alone(
     services: ServiceAddresses, database: str, new_relay: NewRelay
 ) -> None:
-    """Another relay has just made it, and still holds the reservation."""
+    """Another relay has just created the slot, and still holds the reservation."""
     create_tables(database, 10)
     relay = new_relay("--exactly-once")
     relay.run()
@@ -395,7 +395,7 @@ def test_a_slot_whose_snapshot_is_not_committed_yet_is_left_alone(
 def test_the_position_of_a_snapshot_names_the_servers_timeline(
     services: ServiceAddresses, database: str, new_relay: NewRelay
 ) -> None:
-    """Without it a server that parted before the snapshot would be taken for the one that was read."""
+    """Without the timeline, a server that diverged before the snapshot would pass for the original."""
     create_tables(database, 10)
     relay = new_relay("--exactly-once")
     relay.run()
@@ -404,7 +404,7 @@ def test_the_position_of_a_snapshot_names_the_servers_timeline(
 
 
 def position_of(services: ServiceAddresses, database: str, relay: Relay) -> tuple[PositionTopic, Position]:
-    """Return what reads the relay's position, and what it is."""
+    """Return a reader of the relay's position, and the position."""
     positions = PositionTopic(RelaySettings(slot=relay.name, topic_prefix=relay.name), config(services))
     with closing(psycopg2.connect(database)) as connection, connection.cursor() as cursor:
         cursor.execute("select system_identifier::text, current_database() from pg_control_system()")
@@ -415,7 +415,7 @@ def position_of(services: ServiceAddresses, database: str, relay: Relay) -> tupl
 
 
 def tear(services: ServiceAddresses, database: str, relay: Relay) -> None:
-    """Have Kafka say that the snapshot of the relay's slot was begun, and no more."""
+    """Write to Kafka that the snapshot of the relay's slot began, and nothing else."""
     position, last = position_of(services, database, relay)
     torn = replace(last, phase="snapshot", passed=relay.slot_lsn() or 0, lsn=0)
     producer = Producer(config(services))
@@ -426,7 +426,7 @@ def tear(services: ServiceAddresses, database: str, relay: Relay) -> None:
 def test_another_servers_transaction_hides_no_position(
     services: ServiceAddresses, database: str, new_relay: NewRelay
 ) -> None:
-    """Two servers' relays with one slot name and prefix share the topic; the other one was killed."""
+    """Relays of two servers with one slot name and prefix share the topic; the second one was killed."""
     create_tables(database, 10)
     relay = new_relay("--exactly-once")
     relay.run()
@@ -435,7 +435,7 @@ def test_another_servers_transaction_hides_no_position(
     elsewhere = Position("1", "other", relay.name)
     other = Producer(config(services) | {"transactional.id": f"{relay.name}-other"})
     other.init_transactions(30)
-    # What Kafka has is not confirmed to PostgreSQL: a kill comes in between.
+    # The relay is killed after Kafka's commit and before its confirmation to PostgreSQL.
     relay.start(failpoint="after-commit:2:kill")
     execute(database, "insert into accounts values (11, 1, 'confirmed')")
     relay.wait_caught_up()
@@ -456,7 +456,7 @@ def test_another_servers_transaction_hides_no_position(
 def test_a_position_that_kafka_has_lost_is_noticed(
     services: ServiceAddresses, database: str, new_relay: NewRelay
 ) -> None:
-    """Its topic was deleted: the slot alone would have rows come twice."""
+    """The topic was deleted, and with the slot alone rows would be sent twice."""
     create_tables(database, 10)
     relay = new_relay("--exactly-once")
     relay.run()
@@ -479,7 +479,7 @@ def test_a_position_that_kafka_has_lost_is_noticed(
 
 
 def config(services: ServiceAddresses) -> dict[str, Any]:
-    """Return what every client is given."""
+    """Return the configuration common to all clients."""
     return {"bootstrap.servers": services.broker}
 
 
@@ -496,7 +496,7 @@ def test_a_relay_that_slept_longer_than_its_transaction(
     relay.wait("the row", lambda status: status.tables["public.accounts"].inserts)
     relay.signal(signal.SIGSTOP)
     since = time.monotonic()
-    # Kafka looks for such transactions every ten seconds.
+    # Kafka checks for such transactions every ten seconds.
     eventually("it is aborted", lambda: time.monotonic() - since > 20)
     relay.signal(signal.SIGCONT)
     relay.wait("a new session", lambda status: status.tables["public.accounts"].inserts > 1)
@@ -534,7 +534,7 @@ def test_a_broker_that_hangs_and_one_that_is_started_again(
 
 
 def limit_messages(services: ServiceAddresses, topic: str, size: int) -> None:
-    """Have the topic take no message of more than ``size`` bytes."""
+    """Limit the topic's messages to ``size`` bytes."""
     admin = AdminClient(config(services))
     entry = ConfigEntry("max.message.bytes", str(size), incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])

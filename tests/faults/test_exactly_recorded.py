@@ -1,4 +1,4 @@
-"""--exactly-once with --record: whatever is killed, the recording says what read_committed sees, and no more.
+"""--exactly-once with --record: after any kill, the recording holds what read_committed sees, and no more.
 
 ``BWTUI_EXACT_KILLS=30`` kills thirty times while streaming, and a tenth of that in the snapshots.
 """
@@ -32,7 +32,7 @@ from tests.raw_topic import committed_records, place_of
 KILLS = int(os.environ.get("BWTUI_EXACT_KILLS", "2"))
 SEED = int(os.environ.get("BWTUI_SEED") or random.getrandbits(32))
 ROWS = 2_000
-#: So many kills are of one recording.
+#: Maximum number of kills in one recording.
 TOGETHER = 20
 SNAPSHOT_BYTES, STREAM_BYTES = 400_000, 120_000
 
@@ -44,16 +44,16 @@ NewRelay = Callable[..., Relay]
 def assert_agrees(
     services: ServiceAddresses, folder: Path, relay: Relay, *, ended: bool = False
 ) -> Counter[str]:
-    """See that each message that counts as sent is committed at its place, and all that is was recorded.
+    """Check that each sent message is committed at its offset, and each committed one was recorded.
 
-    ``ended``: nothing is under way any more, so that every change that was recorded is in, and once. Return
-    how many messages there are of each state.
+    ``ended``: nothing is in flight, so every recorded change was sent exactly once. Return the number of
+    messages of each state.
     """
     sent: dict[tuple[str, int, int], Any] = {}
     recorded: set[Any] = set()
     unsettled: Counter[Any] = Counter()
     states: Counter[str] = Counter()
-    #: Whether the pass that followed has found it in Kafka.
+    #: True for messages that the next pass found committed in Kafka.
     known: dict[Any, bool] = {}
     committed = read_facts(folder).committed
     content: Any
@@ -75,7 +75,7 @@ def assert_agrees(
     there: Counter[Any] = Counter()
     for record in committed_records(services, [table.topic(relay.name) for table in TABLES]):
         place = place_of(record)
-        # The parts of a split transaction are Kafka's, and in no recording: see docs/exactly-once.md.
+        # The parts of a split transaction exist in Kafka only, not in a recording: see docs/exactly-once.md.
         headers = tuple(header for header in headers_of(record) if header[0] != PART)
         content = (place[0], record.key(), record.value(), headers)
         there[without_session(content)] += 1
@@ -89,7 +89,7 @@ def assert_agrees(
     assert not lost, f"they were committed, by what the next pass has found: {lost[:3]}"
     assert not sent, f"they count as sent, and are not committed: {list(sent)[:3]}"
     if ended:
-        # Headers tell every change, and every row of every snapshot, from each other.
+        # The headers distinguish every change, and every row of every snapshot.
         assert max(there.values()) == 1
         of_stream = [{one for one in side if SNAPSHOT not in one[3]} for side in (recorded, set(there))]
         assert of_stream[0] == of_stream[1]
@@ -97,12 +97,12 @@ def assert_agrees(
 
 
 def without_session(content: Any) -> Any:
-    """Return a message but for the run that sent it: one that was aborted is sent by another."""
+    """Return a message without its session, since an aborted one is sent again by another run."""
     return (*content[:3], tuple(header for header in content[3] if header[0] != SESSION))
 
 
 def kill(relay: Relay, folder: Path, growth: int) -> None:
-    """Start the relay, kill it when the recording has grown so far, recover, and check."""
+    """Start the relay, kill it after the recording has grown by ``growth`` bytes, recover, and check."""
     wanted = size(folder) + growth
     relay.start()
     wait_for(f"{growth} bytes more", lambda: size(folder) >= wanted or relay.has_ended)
@@ -117,7 +117,7 @@ def test_no_kill_parts_the_recording_from_what_is_committed(
 ) -> None:
     chance = random.Random(SEED)
     create_tables(database, ROWS)
-    # All of a recording is compared after each kill, so that many kills take several recordings.
+    # The whole recording is compared after each kill, so the kills are spread over several recordings.
     for begun in range(0, KILLS, TOGETHER):
         many = min(TOGETHER, KILLS - begun)
         folder = tmp_path / f"recording-{begun}"
@@ -134,7 +134,10 @@ def test_no_kill_parts_the_recording_from_what_is_committed(
 def kill_and_compare(
     services: ServiceAddresses, database: str, relay: Relay, folder: Path, kills: int, chance: random.Random
 ) -> tuple[Counter[str], int]:
-    """Kill so often while streaming, and before that in the snapshot; return states, and how often it was."""
+    """Kill in the snapshot, then ``kills`` times while streaming.
+
+    Return the states, and the number of kills.
+    """
     witness = Witness(database, relay.name)
     in_snapshot = max(1, kills // 10)
     with Writer(database, ROWS).going_on():
@@ -161,7 +164,7 @@ def kill_and_compare(
 def test_a_split_transaction_that_was_killed_goes_on_where_it_was(
     services: ServiceAddresses, database: str, new_relay: NewRelay, tmp_path: Path
 ) -> None:
-    """What is recorded anew has the numbers that it has in the stream, though the first rows are left out."""
+    """Rows recorded again keep their ordinals of the stream, although the first rows are left out."""
     folder = tmp_path / "recording"
     create_tables(database, 10)
     relay = new_relay("--exactly-once", "--record", str(folder))
@@ -183,7 +186,7 @@ def test_a_split_transaction_that_was_killed_goes_on_where_it_was(
 def test_what_was_sent_without_a_recording_is_a_gap(
     services: ServiceAddresses, database: str, new_relay: NewRelay, tmp_path: Path
 ) -> None:
-    """Kafka has it, so it is not read again, wherever the slot stands."""
+    """Kafka has the transaction, so it is not read again, whatever the slot's position."""
     folder = tmp_path / "recording"
     create_tables(database, 10)
     relay = new_relay("--exactly-once")
@@ -216,7 +219,7 @@ def test_an_audit_in_the_middle_of_a_crash_finds_nothing(
     with Writer(database, ROWS).going_on():
         relay.run()
         for _ in range(KILLS):
-            # Whatever it was in the middle of: a transaction is open, and holds up readers.
+            # The kill may hit anything; an open transaction blocks readers.
             kill(relay, folder, chance.randrange(STREAM_BYTES))
             report = verify.verify_recording(folder, {"bootstrap.servers": services.broker})
             assert report.verdict == "clean", f"seed {SEED}: {report.found} {report.findings[:3]}"

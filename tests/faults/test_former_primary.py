@@ -1,4 +1,4 @@
-"""A former primary comes back while the relay streams from the new one: nothing is read from the former.
+"""A former primary returns while the relay streams from the new one: nothing is read from the former.
 
 It is the first of the hosts, accepts writes, and holds rows from before the promotion.
 """
@@ -19,10 +19,10 @@ pytestmark = pytest.mark.since(17, "slots come along")
 
 
 class Returned:
-    """A relay that streams from the new primary, and the former one, which is back."""
+    """A relay that streams from the new primary, and the former primary, which runs again."""
 
     def __init__(self, services: ServiceAddresses, pair: Pair, folder: Path) -> None:
-        """Promote the standby, and have the former primary come back with one row of ``doc``."""
+        """Promote the standby, and restart the former primary with one row of ``doc``."""
         self.pair = pair
         self.old, self.new = secrets.token_hex(2_000), secrets.token_hex(2_000)
         pair.primary.ask("create table doc (id int primary key, n int, big text)")
@@ -41,18 +41,17 @@ class Returned:
         self._services = services
 
     def write(self) -> None:
-        """Update one row that the former primary has, and one that it lacks; large values stay."""
+        """Update one row that the former primary has, and one that it lacks; the large values stay."""
         self.pair.primary.ask(f"insert into doc values (2, 0, '{self.new}')")
         self.pair.primary.ask(f"update doc set big = '{self.new}' where id = 1")
         self.pair.primary.ask("update doc set n = 1")
 
     @property
     def messages(self) -> list[Decoded]:
-        """What the topic holds."""
         return decoded_avro(self._services, f"{self.relay.name}.doc")
 
     def assert_equal(self) -> None:
-        """See that the topic's rows are those of the new primary."""
+        """Check that the topic's rows are those of the new primary."""
         assert latest(self.messages) == {
             (number,): {"id": number, "n": 1, "big": self.new} for number in (1, 2)
         }
@@ -65,7 +64,7 @@ def returned(
     monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
 ) -> Iterator[Returned]:
-    """A former primary that came back."""
+    """Return a former primary that runs again."""
     monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path / "state"))
     pair = Pair()
     request.addfinalizer(pair.remove)
@@ -78,7 +77,7 @@ def returned(
 def test_unchanged_values_and_chunks_come_from_the_streams_own_server(
     returned: Returned, services: ServiceAddresses, tmp_path: Path
 ) -> None:
-    """Rows that the former primary lacks are no deleted ones, and its values are not the newest."""
+    """Rows that the former primary lacks are not deleted, and its values are not the newest."""
     returned.write()
     status = returned.relay.wait_caught_up()
     assert status.tables["public.doc"].toast_superseded == 0
@@ -93,7 +92,7 @@ def test_unchanged_values_and_chunks_come_from_the_streams_own_server(
 def test_a_comparison_reads_from_the_streams_own_server(
     returned: Returned, services: ServiceAddresses, tmp_path: Path
 ) -> None:
-    """Its rows would be taken for the newest ones, and a repair would send them."""
+    """Its rows would be taken for the newest, and a repair would send them."""
     returned.write()
     returned.relay.wait_caught_up()
     before = len(returned.messages)

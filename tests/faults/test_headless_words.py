@@ -1,4 +1,4 @@
-"""What connect --headless and record say on stderr when nobody asked for JSON."""
+"""The output of connect --headless and record on stderr, without JSON."""
 
 import signal
 from collections.abc import Callable
@@ -17,7 +17,7 @@ class Headless(Relay):
     """``bwtui connect --headless``."""
 
     def command(self) -> list[str]:
-        """Return the command that it is."""
+        """Return the command line."""
         return [word for word in super().command() if word != "--json"]
 
 
@@ -25,7 +25,7 @@ class Recording(RecordingOnly):
     """``bwtui record``."""
 
     def command(self) -> list[str]:
-        """Return the command that it is."""
+        """Return the command line."""
         return ["record"]
 
 

@@ -1,8 +1,8 @@
 """``connect --heal``: slots are lost in every way, under writes, and the relay is killed while it heals.
 
-After each of them topics equal tables, by a comparison that shares nothing with the relay's; where nothing
-else wrote, the messages that were sent are the differing keys exactly. ``make heal SECONDS=600 SEED=1`` goes
-on for so long; without, three gaps are tried.
+After each gap topics equal tables, by a comparison that shares nothing with the relay's. Where nothing else
+wrote, exactly the differing keys were sent. ``make heal SECONDS=600 SEED=1`` runs for that many seconds; by
+default three gaps are tried.
 """
 
 import os
@@ -38,14 +38,14 @@ from tests.second_postgres import SecondPostgres
 SECONDS = float(os.environ.get("BWTUI_HEAL_SECONDS", "0"))
 SEED = int(os.environ.get("BWTUI_HEAL_SEED", "1"))
 _HEAL_SECONDS = 180.0
-#: One of each kind: the slot is gone, it is there and lost, and so is what was sent.
+#: One gap of each kind: a missing slot, an invalidated slot, and a server that lacks sent changes.
 _SHORT = (drop_below, invalidate, promote)
 _Key = tuple[str, tuple[Any, ...]]
 
 
 @pytest.fixture
 def server(request: pytest.FixtureRequest) -> Iterator[SecondPostgres]:
-    """A server of the test's own."""
+    """A dedicated server."""
     second = created()
     request.addfinalizer(second.remove)
     yield second
@@ -55,7 +55,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[SecondPostgres]:
 def relay(
     server: SecondPostgres, services: ServiceAddresses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Relay]:
-    """A relay of that server that heals."""
+    """A relay of that server with --heal."""
     monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path / "state"))
     made = Relay(services, server.dsn, tmp_path, new_name("heal"), "--heal")
     made.start()
@@ -66,7 +66,7 @@ def relay(
 
 
 class Topics:
-    """What the relay's topics hold, read onward."""
+    """Reads the relay's topics, each record once."""
 
     def __init__(self, services: ServiceAddresses, relay: Relay) -> None:
         self._follower = RecordFollower(services, TABLES, relay.name)
@@ -74,11 +74,11 @@ class Topics:
         self._prefix = relay.name
 
     def close(self) -> None:
-        """Leave Kafka."""
+        """Close the consumer."""
         self._follower.close()
 
     def read(self) -> list[Record]:
-        """Return what came since the last call."""
+        """Return the records since the last call."""
         new = self._follower.records()
         for one in new:
             if one.value is None:
@@ -88,7 +88,7 @@ class Topics:
         return new
 
     def differing(self, server: SecondPostgres) -> set[_Key]:
-        """Return the keys of which the topics, as they were last read, and the tables say something else."""
+        """Return the keys whose last read value differs from the tables."""
         rows = {
             (table.topic(self._prefix), key): row
             for table in TABLES
@@ -105,7 +105,7 @@ class Topics:
 def test_what_a_lost_slot_left_out_is_sent(
     services: ServiceAddresses, server: SecondPostgres, relay: Relay
 ) -> None:
-    """No other key is sent, in whatever way the slot is lost."""
+    """Only the differing keys are sent, however the slot is lost."""
     dice, begin, done, counted = random.Random(SEED), time.monotonic(), Counter[str](), Counter[str]()
     with closing(Topics(services, relay)) as topics:
         while sum(done.values()) < len(_SHORT) or time.monotonic() - begin < SECONDS:
@@ -126,7 +126,7 @@ def test_what_a_lost_slot_left_out_is_sent(
 def _healed(
     server: SecondPostgres, relay: Relay, topics: Topics, dice: random.Random, is_busy: bool, told: str
 ) -> Counter[str]:
-    """Have one gap healed, and return how many keys differed, were sent, and were sent again."""
+    """Heal one gap, and return the numbers of keys that differed, were sent, and were sent twice."""
     kills = dice.choice((0, 0, 1, 2))
     topics.read()
     wrong = topics.differing(server)
@@ -141,13 +141,13 @@ def _healed(
         return Counter(busy=1)
     told += f"\n{relay.log()[-2000:]}"
     assert keys.keys() == wrong, told
-    # A chunk that was under way at a kill comes again.
+    # A chunk that was in flight at a kill is sent again.
     assert keys.total() == len(wrong) or kills, told
     return Counter(differing=len(wrong), sent=keys.total(), repeated=keys.total() - len(wrong))
 
 
 def _heal(server: SecondPostgres, relay: Relay, dice: random.Random, kills: int) -> None:
-    """Let the relay heal, and be killed ``kills`` times meanwhile; when this returns it streams."""
+    """Let the relay heal while it is killed ``kills`` times; it streams when this returns."""
     if relay.has_ended:
         relay.start()
     else:
@@ -155,10 +155,11 @@ def _heal(server: SecondPostgres, relay: Relay, dice: random.Random, kills: int)
     for _ in range(kills):
         time.sleep(dice.uniform(0.1, 6.0))
         relay.kill()
-        # Whether it is asked for again or not: a heal that is due goes on.
+        # A pending heal continues, with or without --heal.
         relay.start()
 
-    # In this order: a slot that is being made counts as read, and its heal is due by then.
+    # Query the slot first: a slot that is still being created is active, and the status read after that shows
+    # the heal.
     def is_healed(_: Status) -> bool:
         now = relay.status() if is_read(server, relay) else None
         return now is not None and now.heal is None and now.state == "streaming"

@@ -1,4 +1,4 @@
-"""Incidents of a relay that streams: whom the verdict blames, and how soon. See docs/incidents.md."""
+"""Incidents of a streaming relay: the cause in its verdict, and the delay. See docs/incidents.md."""
 
 import time
 from collections.abc import Iterator
@@ -44,7 +44,7 @@ def database(services: ServiceAddresses) -> Iterator[str]:
 def relay(
     services: ServiceAddresses, database: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Relay]:
-    """A relay that streams every table there is, and will be."""
+    """Return a relay that streams all current and future tables."""
     folder: Path = tmp_path_factory.mktemp("incidents")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("BWTUI_STATE_HOME", str(folder / "state"))
@@ -65,13 +65,13 @@ def well(relay: Relay) -> None:
 
 
 def new_table(database: str) -> None:
-    """Make a table, and a row of it: its topic and its schemas have to be made."""
+    """Create a table with one row: the relay must create its topic and schemas."""
     name = new_name("late")
     execute(database, f"create table {name} (id int primary key)", f"insert into {name} values (1)")
 
 
 def blames(*causes: str) -> object:
-    """Return what says whether a status blames one of ``causes``, or is stalled by anybody."""
+    """Return a test of whether a status is stalled, or blames one of ``causes``."""
     return lambda status: status.verdict.cause in causes or status.verdict.condition == "stalled"
 
 
@@ -87,7 +87,7 @@ def from_to(status: Status, dependency: str) -> tuple[float, float]:
 
 def test_kafka_hangs(sandbox: Sandbox, services: ServiceAddresses, database: str, relay: Relay) -> None:
     with trickle(database):
-        # Before its first rows came, the relay may ask Kafka for the table's topic.
+        # Before the table's first rows arrive, the relay may request its topic from Kafka.
         relay.wait("rows", lambda status: any(table.inserts > 5 for table in status.tables.values()))
         began = time.time()
         with frozen(sandbox, "kafka"):
@@ -136,7 +136,7 @@ def test_kafka_and_the_registry_hang(sandbox: Sandbox, database: str, relay: Rel
     with frozen(sandbox, "registry"):
         with frozen(sandbox, "kafka"):
             new_table(database)
-            # Both are asked by threads of their own; whoever is asked first is named first.
+            # Separate threads query both services; the verdict names the one that was queried first.
             relay.wait("a stall", lambda status: status.verdict.condition == "stalled", 10)
             relay.wait("whose", lambda status: status.verdict.cause in ("kafka", "registry"), 1)
         stalled(relay, "registry")
@@ -167,7 +167,7 @@ def test_postgresql_is_stopped(sandbox: Sandbox, relay: Relay) -> None:
     sandbox.stop_service("postgres")
     try:
         stalled(relay, "postgresql", "has kept the relay waiting for")
-        # Until its end it answers that it is shutting down.
+        # PostgreSQL answers that it is shutting down until it has ended.
         relay.wait("the reason", lambda status: "refused" in status.verdict.sentence)
     finally:
         sandbox.start_service("postgres")
@@ -187,13 +187,13 @@ def test_kafka_is_stopped(sandbox: Sandbox, database: str, relay: Relay) -> None
 
 
 def sender(database: str, relay: Relay) -> int:
-    """Return the process of PostgreSQL that sends the stream."""
+    """Return the walsender."""
     with session(database) as source:
         return wait_for("a sender", lambda: source.reader(relay.name))
 
 
 def test_the_sender_hangs(database: str, relay: Relay) -> None:
-    """The server answers every question, and the sockets stay open."""
+    """The server answers every query, and the sockets stay open."""
     with suspended(sender(database, relay)):
         began = time.time()
         execute(database, "insert into accounts (owner) values (1)")
@@ -229,12 +229,12 @@ def test_the_registry_is_stopped_and_a_table_is_new(sandbox: Sandbox, database: 
 
 
 def test_a_transaction_stays_open(database: str, relay: Relay) -> None:
-    """What it wrote can't be sent yet, and what others wrote behind it is."""
+    """Its changes can't be sent yet; changes that others write after them are sent."""
     with session(database) as writer, trickle(database):
         writer.run("begin")
         writer.run("insert into accounts (owner) select n from generate_series(1, 5000) n")
-        # Until PostgreSQL has read what the transaction wrote, and the relay what comes behind it, it is
-        # behind, and on a busy machine says so.
+        # The verdict is "behind" until PostgreSQL has read what the transaction wrote and the relay has read
+        # the changes after it; a busy machine makes that visible.
         relay.wait_caught_up()
         never(relay, blames("kafka", "registry", "postgresql", "relay"), 5)  # type: ignore[arg-type]
         writer.run("commit")
@@ -260,14 +260,14 @@ def test_a_huge_transaction_is_read(database: str, relay: Relay) -> None:
     healthy(relay)
     execute(database, "insert into accounts (owner) select n from generate_series(1, 1000000) n")
     seen = never(relay, lambda status: status.verdict.condition == "stalled", 1)
-    # Not transactions: others may be counted meanwhile.
+    # Count rows, not transactions: transactions of other sessions may be counted meanwhile.
     while seen[-1].tables["public.accounts"].inserts < 1_000_000:
         seen += never(relay, lambda status: status.verdict.condition == "stalled", 1)
     assert any("in one transaction of" in status.verdict.sentence for status in seen)
 
 
 def test_a_table_is_locked_while_a_relay_streams(database: str, relay: Relay) -> None:
-    """What is asked of publications waits for the lock; what is known of the slot stays fresh."""
+    """Queries of publications wait for the lock; the figures of the slot stay fresh."""
     execute(database, "create table locked (id int primary key)")
     with session(database) as blocker, trickle(database):
         blocker.run("set application_name = 'migration'")
@@ -280,7 +280,7 @@ def test_a_table_is_locked_while_a_relay_streams(database: str, relay: Relay) ->
         # Two sessions of the relay wait for it.
         assert entry.message.count(f"pid {pid}") == 1
         assert (entry.hint or "").count(f"SELECT pg_terminate_backend({pid})") == 1
-        # Longer than the figures may be old.
+        # Longer than the maximum age of the figures.
         seen = never(relay, lambda now: now.verdict.condition == "stalled" or now.aside, 12)
         assert seen[-1].server_lsn > seen[0].server_lsn
         assert not any("has not reported on the slot" in now.verdict.sentence for now in seen)

@@ -1,4 +1,4 @@
-"""Incidents of beginnings, of ends, and of what is slow: the same words live and afterwards."""
+"""Incidents at starts and ends, and slow services: the live verdict equals the one reported afterwards."""
 
 import json
 import re
@@ -30,7 +30,7 @@ ROWS = 60_000
 
 
 def told(relay: Relay) -> Status:
-    """Return what ``bwtui status NAME --json`` prints, whether the relay runs or not."""
+    """Return the output of ``bwtui status NAME --json``, whether the relay runs or not."""
     ended = CliRunner().invoke(cli, ["status", relay.name, "--json"])
     return Status.from_json(json.loads(ended.stdout.splitlines()[0]))
 
@@ -63,7 +63,7 @@ def test_a_snapshot_waits_for_an_open_transaction(database: str, new_relay: NewR
 
 
 def stalled_at_last(relay: Relay, cause: str) -> Status:
-    """Wait for a stall of a relay that begins, which takes a while by itself."""
+    """Wait for the stall of a starting relay, which takes a while to be reported."""
     stalled_by = lambda status: status.verdict.condition == "stalled" and status.verdict.cause == cause  # noqa: E731
     return relay.wait(f"the stall by {cause}", stalled_by, 40)
 
@@ -98,7 +98,7 @@ def test_a_relay_catches_up_at_its_full_rate(database: str, new_relay: NewRelay)
         time.sleep(0.1)
     behind = [status for status in seen if status.verdict.condition == "behind"]
     assert behind, [status.verdict for status in seen]
-    # A broker that has just begun may take a second; then that is said, and true.
+    # A broker that has just started may take a second; the verdict then says so, and it is true.
     blamed = [status for status in behind if status.verdict.stage == "acknowledge"]
     assert all((status.verdict.oldest_in_flight_seconds or 0) >= 1 for status in blamed)
     assert len(blamed) < len(behind) / 2
@@ -168,7 +168,7 @@ def test_the_slot_is_dropped(database: str, new_relay: NewRelay) -> None:
                 "select count(*) from pg_replication_slots where slot_name = %s", relay.name
             )
 
-        # Or it opens its next session in the middle of that, and finds the slot in use.
+        # Suspend the relay, or it would open its next session in between and find the slot in use.
         with suspended(relay.pid):
             wait_for("the slot to be dropped", is_dropped)
     assert relay.join() == 5
@@ -177,7 +177,7 @@ def test_the_slot_is_dropped(database: str, new_relay: NewRelay) -> None:
     assert f"slot {relay.name} " in status.verdict.sentence
     assert status.verdict.hint
     said = CliRunner().invoke(cli, ["status", relay.name]).stderr
-    assert f", with exit code 5, on: {status.verdict.sentence}; {status.verdict.hint}" in said
+    assert f" with exit code 5: {status.verdict.sentence} ({status.verdict.hint})" in said
 
 
 def test_the_publication_is_dropped(database: str, new_relay: NewRelay) -> None:
@@ -190,6 +190,11 @@ def test_the_publication_is_dropped(database: str, new_relay: NewRelay) -> None:
     assert status.verdict.condition == "failed"
     assert "publication" in status.verdict.sentence
     assert status.verdict.hint
+    relay.start()
+    assert relay.join() == 2
+    assert (
+        "connect --heal" in relay.last_words() and f"'bwtui slots drop {relay.name} -d " in relay.last_words()
+    )
 
 
 def test_kafka_refuses_a_row(services: ServiceAddresses, database: str, new_relay: NewRelay) -> None:
@@ -199,7 +204,7 @@ def test_kafka_refuses_a_row(services: ServiceAddresses, database: str, new_rela
     execute(database, "create table others (id int primary key, filler text)")
     relay.start()
     relay.wait_streaming()
-    # What is compressed would fit.
+    # The value must not compress, or it would fit.
     incompressible = "select string_agg(md5(n::text), '') from generate_series(1, 2000) n"
     execute(database, f"insert into others values (7, ({incompressible}))")
     assert relay.join() == 2
@@ -221,12 +226,12 @@ def test_a_role_may_no_longer_log_in(
     relay.database = here._replace(netloc=f"{role}:right@{here.hostname}:{here.port}").geturl()
     relay.start()
     relay.wait_streaming()
-    # Committed before any session ends, else a new one begins in between.
+    # Commit before any session ends, or a new session would start in between.
     execute(database, f"alter role {role} nologin")
     execute(database, f"select pg_terminate_backend(pid) from pg_stat_activity where usename = '{role}'")
     stalled(relay, "postgresql")
     relay.wait("the reason", lambda status: "is not permitted to log in" in status.verdict.sentence)
-    # And nobody else, however long it lasts.
+    # No other dependency is blamed, however long it lasts.
     never(relay, lambda status: "has written nothing to its disk" in status.verdict.sentence, 3)
     assert (now := relay.status()) is not None and now.verdict.cause == "postgresql"
     execute(database, f"alter role {role} login")
@@ -258,7 +263,7 @@ def test_a_relay_is_killed(database: str, new_relay: NewRelay) -> None:
 
 
 def told_of(relay: Relay) -> bool:
-    """Whether the last status on the disk is that of a relay that streams."""
+    """Return whether the last status on the disk is that of a streaming relay."""
     from bwtui.relay.process import last_status
 
     status = last_status.read(relay.name)

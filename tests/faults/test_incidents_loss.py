@@ -1,4 +1,4 @@
-"""Incidents in which rows are lost or may be: every surface says so until it is resolved.
+"""Incidents in which rows are lost or may be lost: all surfaces report it until it is resolved.
 
 See docs/incidents.md.
 """
@@ -31,18 +31,18 @@ _HEAL_SECONDS = 120.0
 
 @pytest.fixture
 def port() -> int:
-    """A free port."""
+    """Return a free port."""
     return choose(["http"], {})["http"]
 
 
 def told_everywhere(
     relay: Relay, port: int, verdict: Word, *words: str, seconds: float = _HEAL_SECONDS
 ) -> Status:
-    """Wait until the verdict is that word, and see that all surfaces say ``words``."""
+    """Wait for the verdict, and check that all surfaces show ``words``."""
     try:
         status = relay.wait(
             f"the verdict {verdict}",
-            lambda now: now.verdict.word == verdict and all(word in now.verdict.sentence for word in words),
+            lambda now: now.verdict.code == verdict and all(word in now.verdict.sentence for word in words),
             seconds,
         )
     except AssertionError as error:
@@ -78,7 +78,7 @@ def test_a_heal_is_told_until_it_is_over(
     for future in admin.delete_records([TopicPartition(topic, 0, 5)]).values():
         future.result()
     relay.start()
-    under_way = relay.wait("the heal", lambda now: now.verdict.word == "not_proven", _HEAL_SECONDS)
+    under_way = relay.wait("the heal", lambda now: now.verdict.code == "not_proven", _HEAL_SECONDS)
     assert under_way.heal is not None and under_way.state == "streaming"
     status = told_everywhere(
         relay,
@@ -91,7 +91,7 @@ def test_a_heal_is_told_until_it_is_over(
     assert "bwtui snapshot public.items" in status.verdict.hint
     assert wait_done(relay, ask(relay, table="public.items")).rows == 101
     command("repair", "--relay", relay.name, "--json", "--yes")
-    # As long as the topic deletes, the table stays not proven.
+    # The table stays not proven as long as its topic has cleanup.policy=delete.
     configure_topic(services, topic, "cleanup.policy", "compact")
     healthy(relay, "the end of the heal")
     assert "✓ STREAMING" in first_lines(relay, "STREAMING", (120, 40))[0]
@@ -113,7 +113,7 @@ def test_a_table_leaves_the_publication(new_relay: NewRelay, database: str, port
 
 @pytest.fixture
 def server() -> Iterator[SecondPostgres]:
-    """A server of the test's own."""
+    """A dedicated server."""
     second = SecondPostgres()
     try:
         second.start(wal_level="logical", max_slot_wal_keep_size="1MB")
@@ -132,7 +132,7 @@ def test_the_slot_is_lost_while_kafka_hangs(
     relay.wait_streaming()
     status = "select wal_status from pg_replication_slots where slot_name = %s"
     with frozen(sandbox, "kafka"), session(server.dsn) as source:
-        # The relay asks Kafka for the topic, and reads no further meanwhile.
+        # The relay requests the topic from Kafka, and reads no further meanwhile.
         source.run("create table late (id int primary key)")
         source.run(f"alter publication bwtui_{relay.name} add table late")
         source.run("insert into late values (1)")

@@ -1,4 +1,4 @@
-"""kill -9 at random moments, with a writer going on: nothing is lost, and only the tail is repeated.
+"""kill -9 at random moments under writes: nothing is lost, and only the unconfirmed tail is repeated.
 
 ``BWTUI_KILLS=10`` kills ten times during the snapshot and ten times while streaming.
 """
@@ -24,14 +24,15 @@ from tests.faults.writer import ACCOUNTS, TABLES, TAKEN_BACK, Writer, create_tab
 
 KILLS = int(os.environ.get("BWTUI_KILLS", "2"))
 ROWS = 10_000
-#: Such a snapshot takes half a minute, however late a kill comes: the last request of each partition waits.
+#: With this setting a snapshot takes half a minute, so any kill hits it: the last request of each partition
+#: waits.
 LONG = ("-C", "batch.num.messages=500", "-C", "linger.ms=30000")
 
 NewRelay = Callable[..., Relay]
 
 
 class Runs:
-    """Where topics and slot stood when each run began."""
+    """The positions of topics and slot at the start of each run."""
 
     def __init__(self, services: ServiceAddresses, relay: Relay) -> None:
         self._services = services
@@ -40,7 +41,7 @@ class Runs:
         self._ends: list[dict[tuple[str, int], int]] = []
 
     def begin(self, *args: str) -> None:
-        """Note the state between two runs, and start the relay with ``args``."""
+        """Record the state between two runs, and start the relay with ``args``."""
         self.confirmed.append(self._relay.slot_lsn() or 0)
         self._ends.append(
             {
@@ -52,9 +53,9 @@ class Runs:
         self._relay.start(*args)
 
     def of_sessions(self, records: list[Record]) -> dict[bytes, int]:
-        """Return each session's run: the one in which its first records were written.
+        """Map each session to its run: the run in which its first records were written.
 
-        A broker may still take what a killed relay had sent just before, so single records say nothing.
+        A broker may write what a killed relay sent just before, so single records prove nothing.
         """
         found: dict[bytes, int] = {}
         for record in records:
@@ -106,12 +107,12 @@ def kill_while_streaming(runs: Runs, relay: Relay) -> None:
 
 
 def copied(status: Status) -> int:
-    """Return how many rows of the snapshot were read."""
+    """Return the number of snapshot rows read."""
     return sum(table.snapshot_rows for table in status.tables.values())
 
 
 def assert_committed(writer: Writer, records: list[Record], since: int) -> None:
-    """See that every change committed behind the LSN is there, and none that was rolled back."""
+    """Check that the topics have every change committed after the LSN, and none that was rolled back."""
     values = [record for record in records if record.value is not None]
     assert not any(record.value["note"] == TAKEN_BACK for record in values if record.value)
     found = {(record.key[0], record.value["number"]) for record in values if record.value}
@@ -126,13 +127,13 @@ def assert_committed(writer: Writer, records: list[Record], since: int) -> None:
 
 
 def assert_tail_only(runs: Runs, records: list[Record]) -> None:
-    """See that no run sent again what was confirmed before it began."""
+    """Check that no run sent again what was confirmed before it began."""
     run_of = runs.of_sessions(records)
     again = repeated([record for record in records if record.operation != "leftover"])
     for record in records:
         if record.operation not in OUTSIDE:
             assert record.lsn >= runs.confirmed[run_of[record.session]]
-    # By itself, without a kill, a session repeats nothing.
+    # Without a kill, a session repeats nothing.
     for same in again.values():
         assert len({record.session for record in same}) == len(same)
 

@@ -1,12 +1,11 @@
-"""Late requests: what a killed relay or worker had sent is written after newer rows of its successor.
+"""Late requests: records of a killed relay or worker are written after newer rows of its successor.
 
-A broker that was frozen writes them as soon as it reads the socket of the dead process. Here the test itself
-writes the same bytes at that moment, since a broker reads its sockets in no order that a test could choose.
+A broker that was frozen writes them as soon as it reads the socket of the dead process. The test itself
+writes the same bytes at that moment, because it can't control the order in which a broker reads its sockets.
 """
 
 import signal
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from confluent_kafka import Message, Producer
@@ -25,13 +24,12 @@ NewRelay = Callable[..., Relay]
 
 
 def written(services: ServiceAddresses, relay: Relay) -> list[Message]:
-    """Return the topic's records."""
     topic = HOT.topic(relay.name)
     return [one for records in raw_records(services, [topic]).values() for one in records]
 
 
 def write_late(services: ServiceAddresses, records: list[Message]) -> None:
-    """Write the same once more, as a broker that had not read it before."""
+    """Write the same bytes again, as a broker that had not read them before."""
     producer = Producer({"bootstrap.servers": services.broker})
     for one in records:
         topic, (_, time_ms) = str(one.topic()), one.timestamp()
@@ -60,9 +58,8 @@ def test_a_late_request_of_a_killed_relay_is_made_good(
     relay.start()
     relay.wait_caught_up()
     write_late(services, late)
-    status = relay.wait("it notices", is_told)
-    (hint,) = [entry.hint for entry in status.errors if "this run did not send" in entry.message]
-    assert "the relay re-sends" in (hint or "")
+    # All messages of the killed run had arrived, so these copies count as another producer's.
+    relay.wait("it notices", lambda status: bool(status.not_proven) or is_told(status))
     wait_for("the rows as they are", lambda: agree(services, database, relay))
     relay.stop()
 
@@ -79,7 +76,7 @@ def agree(services: ServiceAddresses, database: str, relay: Relay) -> bool:
 def test_a_late_request_of_a_snapshot_that_was_cut_off_is_not_the_next_ones(
     services: ServiceAddresses, database: str, new_relay: NewRelay, at: str
 ) -> None:
-    """It is written while the next snapshot is taken, or after what was left over has been removed."""
+    """The late record is written during the next snapshot, or after the leftover rows have been removed."""
     execute(database, MADE, "insert into hot select i, 0 from generate_series(1, 50) i")
     relay = new_relay()
     relay.start(failpoint="before-slot:1:kill")
@@ -88,13 +85,9 @@ def test_a_late_request_of_a_snapshot_that_was_cut_off_is_not_the_next_ones(
     assert len(late) == 50
     execute(database, "delete from hot where id < 10")
     relay.start(failpoint=at)
-    wait_for("it is stopped", lambda: is_stopped(relay))
+    relay.wait_frozen()
     write_late(services, late)
     relay.signal(signal.SIGCONT)
     relay.wait_streaming()
     wait_for("the rows as they are", lambda: agree(services, database, relay))
     relay.stop()
-
-
-def is_stopped(relay: Relay) -> bool:
-    return Path(f"/proc/{relay.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"

@@ -1,4 +1,4 @@
-"""`bwtui dead-letters`: rows that were dropped are sent after all, as they are by then and in their place."""
+"""`bwtui dead-letters`: dropped rows are sent after all, in their current state and in order."""
 
 import json
 import random
@@ -27,7 +27,7 @@ NewRelay = Callable[..., Relay]
 
 @pytest.fixture
 def relay(services: ServiceAddresses, database: str, new_relay: NewRelay) -> Relay:
-    """A relay that runs, whose topic takes no large row, with letters of five rows of two tables."""
+    """A running relay whose topic rejects large rows, with dead letters of five rows of two tables."""
     return with_letters(services, database, new_relay)
 
 
@@ -48,7 +48,7 @@ def with_letters(services: ServiceAddresses, database: str, new_relay: NewRelay,
     execute(
         database,
         *(f"""insert into items values ({n}, 'a''\\b', 'x')""" for n in (1, 2, 3)),
-        # One is large, one will be gone, one is small again, and one has got another key.
+        # One row is large, one will be deleted, one is small again, and one has a changed key.
         f"""update items set body = {large()} where id = 1""",
         f"""insert into items values (4, '', {large()}), (5, 'ü', {large()})""",
         """delete from items where id = 4""",
@@ -81,7 +81,9 @@ def test_letters_are_retried_as_their_rows_are_by_then(
     keys = {one["table"]: one["key"] for one in first}
     assert keys == {"public.items": {"id": "…", "part": "…"}, "public.logs": None}
     assert listed("--from-topic") == first
-    # Nothing was mended: what is still large is refused again, the others are sent as they are by now.
+    assert "5 letters open in topic " in run("list", "--from-topic").stdout
+    # Nothing was fixed: rows that are still large are refused again, the others are sent in their current
+    # state.
     again = run("retry", "--table", "items", "--json")
     assert again.exit_code == 1, again.stderr
     told = json.loads(again.stdout)
@@ -109,7 +111,10 @@ def test_letters_of_rows_that_are_gone_are_sent_as_tombstones_and_told_of_no_mor
     database: str, relay: Relay
 ) -> None:
     told = "rows were dropped and stored as dead letters"
-    assert told in relay.wait("the remark", lambda status: told in status.verdict.sentence).verdict.sentence
+    relay.wait("the remark", lambda status: told in status.verdict.sentence)
+    relay.stop()
+    relay.start()
+    relay.wait("the remark after a restart", lambda status: told in status.verdict.sentence)
     execute(database, """delete from items where id in (1, 4, 5, 30)""")
     relay.wait_caught_up()
     sent = run("retry", "--table", "items")
@@ -120,7 +125,7 @@ def test_letters_of_rows_that_are_gone_are_sent_as_tombstones_and_told_of_no_mor
 
 
 def assert_same(services: ServiceAddresses, database: str, relay: Relay) -> None:
-    """See that the topics are the tables, but for the row that can't be sent by its key."""
+    """Check that the topics equal the tables, except for the row that can't be sent by its key."""
     execute(database, """delete from logs""")
     relay.wait_caught_up()
     relay.stop()
@@ -128,7 +133,7 @@ def assert_same(services: ServiceAddresses, database: str, relay: Relay) -> None
 
 
 def _one_without_a_key() -> None:
-    """It can't be asked for, says the way out, and is set aside."""
+    """Its row can't be requested; the command reports the way out and sets the dead letter aside."""
     refused = run("retry", "--all")
     assert refused.exit_code == 2
     assert "it has no key" in refused.stderr
@@ -136,7 +141,7 @@ def _one_without_a_key() -> None:
     (left,) = listed()
     shown = json.loads(run("show", left["id"], "--json").stdout)
     assert shown["after"] == {"body": "…"}
-    # Read again, since Kafka refused another row of its transaction, it has its letter there twice.
+    # Kafka refused another row of its transaction, so it was read again and has two dead letters there.
     assert len({place["partition"] for place in shown["places"]}) == 1
     assert "is set aside" in run("drop", left["id"], "--note", "a test row").stdout
     assert (run("list").exit_code, listed()) == (0, [])
@@ -189,7 +194,7 @@ def test_the_letters_of_a_table_whose_key_is_another_one_stay(database: str, rel
 def test_exactly_once_sends_none_of_them_while_one_is_refused(
     services: ServiceAddresses, database: str, new_relay: NewRelay
 ) -> None:
-    """They are one Kafka transaction; the letters stay open, and are sent once nothing is refused."""
+    """The rows are one Kafka transaction; the dead letters stay open, and are sent once no row is refused."""
     relay = with_letters(services, database, new_relay, "--exactly-once")
     refused = run("retry", "--table", "items")
     assert refused.exit_code == 2

@@ -1,4 +1,4 @@
-"""What PostgreSQL and libpq print while a session is opened: it is logged, and stderr stays as it was."""
+"""Notices of PostgreSQL and libpq at login are logged, and stderr stays unchanged."""
 
 import ctypes
 import json
@@ -10,11 +10,11 @@ import pytest
 
 from bwtui.errors import ConnectionFailed
 from bwtui.source.connection import connect
-from bwtui.source.raw.session import connect_raw
+from bwtui.source.raw_session import connect_raw
 from tests.faults.relays import Relay, execute
 from tests.faults.test_headless_words import Headless
 
-LOGGER = "bwtui.source.failover.libpq_output"
+LOGGER = "bwtui.source.raw_session"
 LOGIN = r"""
 create function public.greets() returns event_trigger language plpgsql as $$
 begin raise warning E'\x1b[31mwelcome, %', session_user; end $$;
@@ -24,7 +24,7 @@ alter event trigger greets enable always;
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Return what the log has of logins."""
+    """Return the log's entries about logins."""
     return [record.getMessage() for record in caplog.records if record.name == LOGGER]
 
 
@@ -32,7 +32,7 @@ def said(caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_a_warning_at_login_is_logged_once_and_not_printed(
     database: str, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    # PostgreSQL warns of it before it reads the options of a session, so that none of these prevents it.
+    # PostgreSQL warns before it reads the options of a session, so no option suppresses the warning.
     execute(database, "update pg_database set datcollversion = '0' where datname = current_database()")
     for _ in range(2):
         connect(database).close()

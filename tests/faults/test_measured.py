@@ -1,4 +1,4 @@
-"""What a relay measures of itself, on real services. All have one clock, so nothing is below zero."""
+"""Latencies that a relay measures, on real services. All share one clock, so no latency is negative."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,7 +14,7 @@ ROWS = 300
 
 
 def history(relay: Relay) -> RelayHistory:
-    """Return what the relay has kept."""
+    """Return the figures that the relay has kept."""
     with suppress(ConnectionFailed):
         return RelayHistory.from_json(request(relay.name, {"request": "history"}))
     return RelayHistory()
@@ -48,7 +48,7 @@ def test_latencies_tables_and_marks(database: str, new_relay: Callable[..., Rela
     assert sum(count for _, _, count in kept.latency) > 0
     assert history(relay).seconds[0] == kept.seconds[0]
     relay.stop()
-    # The session broke right behind the last row, which may have been read again.
+    # The session broke right after the last row, so the row may have been read again.
     assert _measured(relay.last_status()) in (ROWS + 1, ROWS + 2)
 
 

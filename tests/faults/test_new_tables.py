@@ -1,6 +1,7 @@
-"""Tables that are created later join the publication on their own, whole, and no application breaks of it."""
+"""Tables created later join the publication automatically and completely, and no application breaks."""
 
 import re
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -29,7 +30,7 @@ def source(database: str) -> Iterator[Session]:
 
 @pytest.fixture
 def first(source: Session) -> None:
-    """One table that is there when the relay begins."""
+    """One table that exists when the relay starts."""
     source.run("create table first (id int primary key, v int); insert into first values (1, 1)")
 
 
@@ -50,7 +51,7 @@ def wait_joined(relay: Relay, *tables: str) -> Status:
 
 
 def listed(source: Session, relay: Relay) -> dict[str, str]:
-    """Return in which of the relay's publications each table is."""
+    """Return each table with those of the relay's publications that contain it."""
     sql = "select tablename, pubname from pg_publication_tables where pubname like %s"
     name = f"bwtui_{relay.name}"
     return {
@@ -67,11 +68,11 @@ def table(name: str, schema: str = "public", key: str = "id") -> DemoTable:
 def test_a_new_table_joins_whole(
     new_relay: NewRelay, services: ServiceAddresses, database: str, source: Session
 ) -> None:
-    """Whatever makes it: rows in its own transaction, CREATE TABLE AS, a partitioned one, any name."""
+    """However it is created: rows in its own transaction, CREATE TABLE AS, a partitioned table, any name."""
     relay = started(new_relay)
     source.run("begin; create table made (id int primary key, v int)")
     source.run("insert into made select n, n from generate_series(1, 1000) n; commit")
-    source.run("create table copied as select n as id, n as v from generate_series(1, 200000) n")
+    source.run("create table copied as select n as id, n as v from generate_series(1, 25000) n")
     source.run("alter table copied add primary key (id)")
     source.run("create table root (id int primary key, v int) partition by range (id)")
     source.run("create table low partition of root for values from (0) to (10)")
@@ -87,7 +88,7 @@ def test_a_new_table_joins_whole(
     topic = relay.wait("a status", lambda _: True).tables[names[-1]].topic
     assert latest(decoded_avro(services, topic)) == {(2,): {"id": 2, "v": 3}}
     rows = latest(decoded_avro(services, f"{relay.name}.copied"))
-    assert (len(rows), rows[2,], rows[3,]) == (199_999, {"id": 2, "v": 3}, {"id": 3, "v": 3})
+    assert (len(rows), rows[2,], rows[3,]) == (24_999, {"id": 2, "v": 3}, {"id": 3, "v": 3})
     for name, count in (("made", 999), ("root", 49)):
         assert len(latest(decoded_avro(services, f"{relay.name}.{name}"))) == count
     assert not relay.wait("a status", lambda _: True).not_captured
@@ -97,7 +98,7 @@ def test_a_new_table_joins_whole(
 def test_tables_created_while_it_is_stopped_join_at_its_start(
     new_relay: NewRelay, services: ServiceAddresses, database: str, source: Session
 ) -> None:
-    """Also in a run that ends as soon as it has caught up: what is to be sent is kept for the next one."""
+    """A run that ends once it has caught up keeps the unsent rows for the next run."""
     relay = started(new_relay)
     relay.stop()
     source.run("create table late (id int primary key, v int); insert into late values (1, 1), (2, 2)")
@@ -111,13 +112,52 @@ def test_tables_created_while_it_is_stopped_join_at_its_start(
 
 
 @pytest.mark.usefixtures("first")
+def test_a_root_that_is_made_around_a_listed_table_joins(
+    new_relay: NewRelay, services: ServiceAddresses, database: str, source: Session
+) -> None:
+    relay = started(new_relay)
+    source.run("create table old (id int primary key, v int); insert into old values (1, 1), (2, 2)")
+    wait_joined(relay, "public.old")
+    source.run(
+        "begin; create table root (id int primary key, v int) partition by range (id);"
+        " alter table root attach partition old for values from (minvalue) to (maxvalue); commit"
+    )
+    source.run("insert into root values (3, 3)")
+    wait_joined(relay, "public.root")
+    relay.wait_caught_up()
+    assert listed(source, relay)["root"] == "keyed"
+    rows = latest(decoded_avro(services, f"{relay.name}.root"))
+    assert rows == {(number,): {"id": number, "v": number} for number in (1, 2, 3)}
+
+
+@pytest.mark.usefixtures("first")
+def test_a_topic_with_records_from_before_its_table_is_compared(
+    new_relay: NewRelay, services: ServiceAddresses, database: str, source: Session
+) -> None:
+    """The first relay sent them, and no row of the new table replaces those of the former one."""
+    former = started(new_relay)
+    source.run("create table made (id int primary key, v int); insert into made values (1, 1), (2, 2)")
+    wait_joined(former, "public.made")
+    former.wait_caught_up()
+    former.stop()
+    source.run("drop table made")
+    relay = started(new_relay, "-p", former.name)
+    source.run("create table made (id int primary key, v int); insert into made values (2, 3)")
+    wait_joined(relay, "public.made")
+    relay.wait("it to be proven", lambda status: not status.not_proven, every=0.05)
+    relay.wait_caught_up()
+    assert_equal(services, database, [table("first"), table("made")], former.name)
+    assert f"it had records in topic {former.name}.made before it joined" in relay.log()
+
+
+@pytest.mark.usefixtures("first")
 def test_a_table_created_during_the_first_snapshot_joins(
     new_relay: NewRelay, services: ServiceAddresses, database: str, source: Session
 ) -> None:
     relay = new_relay()
     with session(database) as blocker, session(database) as other:
         blocker.run("begin; create table filler (id int); select txid_current()")
-        # The slot waits for that transaction; the relay creates the publications before.
+        # The slot waits for that transaction; the relay creates the publications first.
         relay.start()
         wait_for("the publications", source.publications)
         wait_for("the slot", source.slots)
@@ -180,7 +220,7 @@ def test_no_table_gets_into_a_publication_that_would_block_it(
 
 @pytest.mark.since(18, "a publication leaves generated columns out of a replica identity")
 def test_a_table_whose_key_is_generated_is_not_blocked(new_relay: NewRelay, source: Session) -> None:
-    """PostgreSQL itself says that it would refuse the UPDATE; a notice has its words."""
+    """PostgreSQL itself states that it would refuse the UPDATE; the notice quotes it."""
     relay = started(new_relay)
     source.run("create table made (i int, id int generated always as (i + 1) stored primary key)")
     said = lambda status: [one for one in status.errors if one.table == "public.made"]  # noqa: E731
@@ -194,7 +234,7 @@ def test_a_table_whose_key_is_generated_is_not_blocked(new_relay: NewRelay, sour
 def test_a_table_that_loses_its_key_leaves_and_returns_whole(
     new_relay: NewRelay, services: ServiceAddresses, database: str, source: Session, args: tuple[str, ...]
 ) -> None:
-    """With -u too, since its topic is compacted: the publication of inserts would stop the relay."""
+    """Also with -u, since its topic is compacted: the publication of inserts would stop the relay."""
     relay = started(new_relay, *args)
     source.run("create table loses (id int primary key, v int); insert into loses values (1, 1), (2, 2)")
     wait_joined(relay, "public.loses")
@@ -228,7 +268,8 @@ def test_nobody_waits_behind_a_table_that_is_locked(
     wait_joined(relay, "public.locked")
 
 
-# -- what stays announced ------------------------------------------------------------------------------------
+# -- notices that stay
+# -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("first")
@@ -245,7 +286,7 @@ def test_announced_only(new_relay: NewRelay, source: Session) -> None:
 def test_a_table_that_the_role_cannot_add_is_announced(
     new_relay: NewRelay, source: Session, database: str
 ) -> None:
-    """PostgreSQL lets only a table's owner add it; the statement that the notice prints does it."""
+    """Only a table's owner may add it; the statement that the notice prints adds it."""
     role = f"limited_{new_name()}"
     source.run(f"create role {role} login replication password 'x'; alter table first owner to {role}")
     source.run(f"grant create on database {source.value('select current_database()')} to {role}")
@@ -297,7 +338,7 @@ def test_a_table_that_somebody_takes_out_stays_out(new_relay: NewRelay, source: 
 def test_a_table_that_enters_with_rows_brings_them(
     new_relay: NewRelay, services: ServiceAddresses, database: str, source: Session
 ) -> None:
-    """Between two looks it is created, filled, and becomes one that FOR ALL TABLES takes in."""
+    """Between two polls the table is created, filled, and changed so that FOR ALL TABLES includes it."""
     relay = new_relay()
     source.publish_all(relay.name)
     relay.start()
@@ -308,14 +349,14 @@ def test_a_table_that_enters_with_rows_brings_them(
     relay.wait("it to join", lambda status: "public.quick" in joined(status), every=0.05)
     relay.wait_caught_up()
     assert_equal(services, database, [table("quick"), table("whole")], relay.name)
-    # All of its history is in the stream.
+    # The stream has all of its history.
     assert joined(relay.wait("a status", lambda _: True)) == {"public.quick"}
 
 
 def test_a_table_that_one_transaction_makes_and_alters_is_whole(
     new_relay: NewRelay, services: ServiceAddresses, database: str, source: Session
 ) -> None:
-    """The stream has its rows as the table was when they were written, or has none of them."""
+    """The stream has either all of its rows, with the table's definition of that time, or none."""
     relay = new_relay()
     source.publish_all(relay.name)
     relay.start()
@@ -334,7 +375,7 @@ def test_a_table_that_one_transaction_makes_and_alters_is_whole(
         source.run(f"begin; {change.format(t=name)}; commit")
     columns = "id serial primary key, v text default 'x', w int generated always as identity"
     source.run(f"create table whole ({columns}); insert into whole default values")
-    # Its rows are in the stream, without the key.
+    # The stream has its rows, without the key.
     source.run("begin; create table late (id int not null, v int); insert into late values (1, 1)")
     source.run("alter table late add primary key (id); commit; update late set v = 2")
     source.run("create table rekeyed (id int primary key, v int not null); insert into rekeyed values (1, 2)")
@@ -346,7 +387,7 @@ def test_a_table_that_one_transaction_makes_and_alters_is_whole(
     wait_joined(relay, *(f"public.{name}" for name in changes))
     relay.wait("all to be proven", lambda status: not status.not_proven, every=0.2)
     relay.wait_caught_up()
-    # No more than these: all of its history is in the stream.
+    # Only these rows: the stream has all of its history.
     assert joined(relay.wait("a status", lambda _: True)) == {f"public.{name}" for name in changes}
     for name in (*changes, "late", "whole", "rekeyed"):
         key = "v" if name == "rekeyed" else "id"
@@ -375,7 +416,7 @@ def test_a_table_that_enters_a_schema_with_rows_brings_them(
 def test_a_table_that_joined_without_a_key_brings_its_rows_with_its_key(
     new_relay: NewRelay, services: ServiceAddresses, database: str, source: Session
 ) -> None:
-    """Its rows could not be sent before; the relay's own hint asks for the key."""
+    """Its rows could not be sent before; the relay's own hint suggests adding the key."""
     relay = new_relay("--publication", "mine")
     source.run("create publication mine for table first")
     relay.start()
@@ -392,15 +433,16 @@ def test_a_table_that_joined_without_a_key_brings_its_rows_with_its_key(
 def test_a_table_created_during_the_snapshot_is_sent_once(
     new_relay: NewRelay, services: ServiceAddresses, source: Session
 ) -> None:
-    """FOR ALL TABLES has all of it in the stream; without a key a second row would stay for good."""
+    """FOR ALL TABLES puts all of it into the stream; without a key a second row would stay for good."""
     relay = new_relay("-u", "--snapshot-workers", "1")
     source.publish_all(relay.name)
     source.run("create table large (id int primary key, v text)")
-    source.run("insert into large select n, repeat('x', 100) from generate_series(1, 300000) n")
-    relay.start()
-    relay.wait("rows", lambda status: status.tables and status.tables["public.large"].snapshot_rows > 0)
+    source.run("insert into large select n, repeat('x', 100) from generate_series(1, 20000) n")
+    # The snapshot has sent rows, and has more to send.
+    relay.start(failpoint="before-copy:3:stop")
+    relay.wait_frozen()
     source.run("create table meanwhile (v int); insert into meanwhile values (1)")
-    assert relay.wait("a status", lambda _: True).state == "snapshot"
+    relay.signal(signal.SIGCONT)
     relay.wait_streaming()
     relay.wait_caught_up()
     source.run("create table last (id int primary key)")
@@ -421,7 +463,7 @@ def test_on_a_standby_the_primarys_writers_are_waited_for(
     monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
 ) -> None:
-    """They have written before the table joined, so that their rows are in no stream."""
+    """They wrote before the table joined, so their rows are in no stream."""
     monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path / "state"))
     pair = Pair()
     request.addfinalizer(pair.remove)
@@ -431,7 +473,7 @@ def test_on_a_standby_the_primarys_writers_are_waited_for(
         pair.follow()
         relay = Relay(services, pair.standby.dsn, tmp_path, new_name(), "--publication", "mine")
         request.addfinalizer(relay.close)
-        # Until it ends no slot is made, whatever the primary has logged by itself.
+        # The slot is not created before the transaction ends, whatever the primary logs on its own.
         writer.run("begin; insert into first values (1, 1)")
         relay.start()
         stalled = relay.wait("the stall", lambda status: status.verdict.condition == "stalled").verdict
@@ -445,7 +487,7 @@ def test_on_a_standby_the_primarys_writers_are_waited_for(
             return status is not None and status.state == "streaming"
 
         wait_for("streaming", streams, every=0.2)
-        # Its number is the newest one, and nothing has ended since.
+        # Its transaction id is the newest one, and no transaction has ended since.
         source.run("begin; alter publication mine add table late")
         writer.run("begin; insert into late values (2, 2)")
         source.run("commit")

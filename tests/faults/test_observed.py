@@ -1,4 +1,4 @@
-"""A relay with --listen while services hang: what it answers is the truth, soon, and it goes on relaying."""
+"""A relay with --listen while services hang: its answers are true and quick, and it continues to relay."""
 
 import http.client
 import math
@@ -10,8 +10,7 @@ from itertools import pairwise
 
 import pytest
 
-from bwtui.relay.http_metrics.catalogue import METRICS
-from bwtui.relay.http_metrics.labels import label
+from bwtui.relay.http_metrics.metrics import METRICS, label
 from bwtui.sandbox.ports import choose
 from bwtui.sandbox.sandbox import Sandbox, ServiceAddresses, ServiceName
 from tests.database import session
@@ -21,7 +20,7 @@ from tests.faults.writer import TABLES
 from tests.scraping import Scrape, get, probe
 
 NewRelay = Callable[..., Relay]
-#: Prometheus gives up after ten seconds, and Kubernetes after one; the machine may be busy with other tests.
+#: Prometheus's timeout is ten seconds, and Kubernetes's is one; the machine may be busy with other tests.
 SOON = 5.0
 NAME = TABLES[0].full_name
 TABLE = f"{TABLES[0].schema}.{TABLES[0].name}"
@@ -30,13 +29,13 @@ INSERT = f"insert into {NAME} select max(id) + 1, 0, '' from {NAME}"
 
 @pytest.fixture
 def port() -> int:
-    """A free port."""
+    """Return a free port."""
     return choose(["http"], {})["http"]
 
 
 @contextmanager
 def scraped(port: int) -> Iterator[list[Scrape]]:
-    """Scrape again and again during the block."""
+    """Scrape repeatedly during the block."""
     scrapes: list[Scrape] = []
     stop = threading.Event()
 
@@ -59,7 +58,7 @@ def ready(port: int) -> None:
 
 
 def why_not(port: int, words: str) -> None:
-    """Wait until it is not ready for a reason with such ``words``, and alive all the same."""
+    """Wait until the relay is not ready for a reason that contains ``words``, and is alive all the same."""
     told: list[object] = []
 
     def is_told() -> bool:
@@ -113,13 +112,13 @@ def test_postgresql_hangs_and_the_slot_is_lost_while_a_relay_is_scraped(
 
 
 def hangs(sandbox: Sandbox, port: int, scrapes: list[Scrape], service: ServiceName, words: str) -> None:
-    """Let a service hang, and see that this is told, and its end."""
+    """Suspend a service, and check that the relay reports the stall and its end."""
     with frozen(sandbox, service):
         why_not(port, words)
         begun = len(scrapes)
 
         def stalled() -> Scrape | None:
-            # It is "waiting" at first, and not ready even then.
+            # The state is "waiting" at first, and the relay is not ready even then.
             now = scrapes[-1]
             if len(scrapes) <= begun + 5:
                 return None
@@ -134,23 +133,23 @@ def hangs(sandbox: Sandbox, port: int, scrapes: list[Scrape], service: ServiceNa
 
 
 def the_relay_itself_hangs(relay: Relay, port: int) -> None:
-    """Suspend the relay: whoever asks gets no answer, and one once it goes on."""
+    """Suspend the relay: requests time out, and succeed after it resumes."""
     with suspended(relay.pid), pytest.raises(TimeoutError):
         get(port, "/healthz", seconds=0.5)
     wait_for("an answer", lambda: get(port, "/healthz", seconds=SOON)[0] == 200)
 
 
 def all_of(database: str, now: Scrape) -> Scrape | None:
-    """Return the scrape, if its counters have every row that the table has."""
+    """Return the scrape if its counters include every row of the table."""
     with session(database) as source:
         rows = source.value(f"select count(*) from {NAME}")
     counted = [now("bwtui_table_changes_total", table=TABLE, kind=kind) for kind in ("snapshot", "insert")]
-    # What is read again after an outage counts again.
+    # Rows read again after an outage are counted again.
     return now if sum(number or 0 for number in counted) >= rows else None
 
 
 def truths(scrapes: list[Scrape]) -> None:
-    """See that no counter falls, and that every value is a number."""
+    """Check that no counter falls, and that every value is a number."""
     assert {one.family for one in METRICS if one.kind != "info"} <= set(scrapes[0].families)
     for before, now in pairwise(scrapes):
         for (name, labels), value in now.values.items():
@@ -160,14 +159,14 @@ def truths(scrapes: list[Scrape]) -> None:
 
 
 def the_slot_is_lost(relay: Relay, database: str, port: int) -> None:
-    """Drop the slot: the relay ends, and nobody says that it lives."""
+    """Drop the slot: the relay ends, and no probe reports it as alive."""
     drop_slot(database, relay)
     while True:
         try:
             status, told = probe(port, "/readyz")
         except (ConnectionError, http.client.HTTPException):
             break
-        # Until it has noticed: the verdict of a moment ago.
+        # The relay returns its previous verdict until it has noticed the loss.
         assert status == 200 or told["reasons"]
     assert relay.join() == 5
 

@@ -1,4 +1,4 @@
-"""Another server answers at the same address: an older copy of the primary, or a promoted standby."""
+"""A different server answers at the same address: an older copy of the primary, or a promoted standby."""
 
 import re
 import signal
@@ -12,7 +12,7 @@ from bwtui.model.lsn import parse_lsn
 from bwtui.sandbox.sandbox import Sandbox, ServiceAddresses
 from tests.faults.hanging import hanging
 from tests.faults.records import read_table
-from tests.faults.relays import Relay, execute, new_name
+from tests.faults.relays import Relay, execute, new_name, wait_for
 from tests.second_postgres import SecondPostgres
 
 ORDERS = DemoTable("public", "orders", ("id",))
@@ -50,7 +50,7 @@ def relay(
 
 
 def insert(server: SecondPostgres, first: int, last: int, origin: str) -> int:
-    """Insert orders, and return where the WAL ends then."""
+    """Insert orders, and return the end of the WAL."""
     sql = f"insert into orders select n, '{origin}' from generate_series({first}, {last}) n"
     return execute(server.dsn, sql)
 
@@ -62,12 +62,12 @@ def origins(services: ServiceAddresses, relay: Relay) -> dict[int, str]:
 
 
 def other_wal(server: SecondPostgres) -> int:
-    """Write a MiB of WAL that is nothing to the relay, and return where it ends."""
+    """Write a MiB of WAL without changes for the relay, and return its end."""
     return execute(server.dsn, "select pg_logical_emit_message(true, 'other', repeat('x', 1 << 20))")
 
 
 def replace_by_copy(server: SecondPostgres, relay: Relay, *, promoted: bool = False) -> None:
-    """Put the older copy in the place of the server; the relay is suspended then, and notices only later."""
+    """Replace the server by its older copy while the relay is suspended; the relay notices it later."""
     server.stop()
     relay.signal(signal.SIGSTOP)
     server.put_copy_back()
@@ -77,7 +77,7 @@ def replace_by_copy(server: SecondPostgres, relay: Relay, *, promoted: bool = Fa
 def test_an_older_copy_is_confirmed_by_what_was_read_from_it(
     sandbox: Sandbox, services: ServiceAddresses, server: SecondPostgres, relay: Relay
 ) -> None:
-    """Its slot would jump to where the other server's stood, over rows that nobody has delivered."""
+    """Its slot would advance to the position on the other server, past undelivered rows."""
     confirmed = other_wal(server)
     relay.wait_caught_up()
     replace_by_copy(server, relay)
@@ -96,7 +96,7 @@ def test_an_older_copy_is_confirmed_by_what_was_read_from_it(
 def test_a_promotion_before_what_was_sent_is_refused(
     services: ServiceAddresses, server: SecondPostgres, relay: Relay
 ) -> None:
-    """The range is named, and with --accept-divergence the relay goes on from there."""
+    """The range is named, and with --accept-divergence the relay continues from there."""
     insert(server, 101, 103, "lost")
     relay.wait_caught_up()
     replace_by_copy(server, relay, promoted=True)
@@ -117,8 +117,8 @@ def test_a_promotion_before_what_was_sent_is_refused(
     assert "sent to Kafka" in " ".join(told)
     found = origins(services, relay)
     assert [found[n] for n in (100, 101, 102, 103)] == ["before", "promoted", "promoted", "lost"]
-    # It was accepted once; from here on the server is the one that is known. The keys are named in the run
-    # that has the time for it.
+    # The divergence was accepted once; from here on this server is the recorded one. The run with enough time
+    # names the keys.
     insert(server, 104, 104, "promoted")
     told += [error.message for error in relay.run().errors]
     assert len(told) == 2
@@ -130,7 +130,7 @@ def test_a_promotion_before_what_was_sent_is_refused(
 def test_a_promotion_after_what_was_sent_goes_on(
     services: ServiceAddresses, server: SecondPostgres, relay: Relay
 ) -> None:
-    """What was confirmed past the fork is WAL that held nothing for the relay."""
+    """The WAL confirmed past the fork held no changes for the relay."""
     confirmed = other_wal(server)
     relay.wait_caught_up()
     replace_by_copy(server, relay, promoted=True)
@@ -144,7 +144,7 @@ def test_a_promotion_after_what_was_sent_goes_on(
 
 
 def test_an_older_copy_that_lacks_what_was_sent_is_refused(server: SecondPostgres, relay: Relay) -> None:
-    """At the start of a relay as well, by what it remembers."""
+    """The check also happens when a relay starts, from its stored state."""
     insert(server, 101, 103, "lost")
     relay.wait_caught_up()
     relay.stop()
@@ -154,3 +154,38 @@ def test_an_older_copy_that_lacks_what_was_sent_is_refused(server: SecondPostgre
     relay.start()
     assert relay.join() == 5
     assert "its WAL ends at" in relay.last_words()
+
+
+@pytest.mark.parametrize("is_running", [False, True])
+def test_an_older_copy_that_has_grown_is_noticed(
+    services: ServiceAddresses, server: SecondPostgres, relay: Relay, is_running: bool
+) -> None:
+    """Its WAL ends after the sent changes, so only the stream shows that it has different transactions."""
+    insert(server, 101, 103, "lost")
+    relay.wait_caught_up()
+    if is_running:
+        replace_by_copy(server, relay)
+    else:
+        relay.stop()
+        server.stop()
+        server.put_copy_back()
+        server.start(**LOGICAL)
+    for _ in range(3):
+        other_wal(server)
+    insert(server, 200, 203, "after")
+    if is_running:
+        relay.signal(signal.SIGCONT)
+    else:
+        relay.start()
+    wait_for("it is reported", lambda: "the server lacks a sent transaction" in relay.log())
+    relay.wait("it is closed", lambda status: not status.not_proven, every=0.2)
+    relay.wait_caught_up()
+    relay.stop()
+    latest = {record.key[0]: record.value for record in read_table(services, ORDERS, relay.name)}
+    assert {n for n, value in latest.items() if value is not None} == {*range(1, 101), *range(200, 204)}
+    # The next run finds the transactions that this one sent.
+    log = relay.log()
+    server.stop(signal.SIGQUIT)
+    server.start(**LOGICAL)
+    relay.run()
+    assert relay.log().count("lacks a sent transaction") == log.count("lacks a sent transaction")

@@ -1,4 +1,4 @@
-"""--on-error: exit stops with the slot in front of the failing row, log drops that row and no other."""
+"""--on-error: exit stops with the slot before the failing row, log drops only that row."""
 
 import json
 import random
@@ -28,7 +28,7 @@ NewRelay = Callable[..., Relay]
 
 @pytest.fixture
 def table(database: str) -> None:
-    """A table with one row, whose large values neither PostgreSQL nor Kafka can compress away."""
+    """A table with one row, whose large values neither PostgreSQL nor Kafka can compress."""
     execute(
         database,
         "create table items (id bigint primary key, body text)",
@@ -52,7 +52,7 @@ def bad(n: int) -> str:
 
 
 def failure(relay: Relay) -> tuple[int, int]:
-    """Return commit LSN and ordinal of the row that its error names; see that it names no value."""
+    """Return commit LSN and ordinal of the row that the error names; check that it shows no value."""
     words = relay.last_words()
     found = re.search(r"error: insert on public\.items at ([0-9A-F]+/[0-9A-F]+) #(\d+): ", words)
     assert found, words
@@ -70,10 +70,10 @@ def assert_stops_at_the_row(
     *args: str,
     again_from: int | None = None,
 ) -> None:
-    """The relay has ended; so it must again, and without the limit everything must arrive, in order.
+    """Check that the relay fails again at the same row, and sends everything in order without the limit.
 
-    ``again_from``: changes from this LSN on may come twice, since a refusal by the broker takes its
-    neighbours with it, and all that was not confirmed by then is read again.
+    ``again_from``: changes from this LSN on may be sent twice. The broker rejects a row together with its
+    neighbours in the request, and everything unconfirmed at that moment is read again.
     """
     at, ordinal = failure(relay)
     assert ordinal == 3
@@ -87,7 +87,8 @@ def assert_stops_at_the_row(
     assert_equal(services, database, [ITEMS], relay.name)
     records = read_table(services, ITEMS, relay.name)
     assert_keys_in_order(records)
-    # What lies before the slot came once; of the failing transaction, what stood before the row came again.
+    # Changes before the slot were sent once; of the failing transaction, the rows before the bad one were
+    # sent again.
     again = {identity[1:3] for identity in repeated(records)} - {(at, 1), (at, 2)}
     assert all(again_from is not None and again_from <= lsn for lsn, _ in again)
 
@@ -141,9 +142,9 @@ def test_exit_in_the_snapshot_leaves_nothing(
 
 
 def changes(database: str) -> None:
-    """Change thirty keys a few times each, in transactions of their own; one value of key 7 is too large.
+    """Change thirty keys a few times each, in separate transactions; one value of key 7 is too large.
 
-    Key 8 gets one for good; a later transaction moves key 9 to 109 with one, and back.
+    Key 8 gets such a value for good; a later transaction moves key 9 to 109 with one, and back.
     """
     execute(database, good(*range(1, 31)))
     for round_ in range(3):
@@ -160,7 +161,7 @@ def changes(database: str) -> None:
 
 
 def assert_dropped(relay: Relay, count: int) -> None:
-    """See that ``count`` rows were dropped, counted, shown and kept, and no value was told."""
+    """Check that ``count`` rows were dropped, counted, shown and kept, and that no value was shown."""
     status = relay.last_status()
     items = status.tables["public.items"]
     assert items.dead_letters == items.errors == count
@@ -181,7 +182,7 @@ def assert_dropped(relay: Relay, count: int) -> None:
 def assert_all_but_dropped(
     services: ServiceAddresses, database: str, relay: Relay, expected: set[int]
 ) -> None:
-    """See that the topic is the table, but for the rows that were dropped last for their keys."""
+    """Check that the topic equals the table, except for the keys whose last row was dropped."""
     records = read_table(services, ITEMS, relay.name)
     assert_keys_in_order(records)
     with closing(psycopg2.connect(database)) as connection, connection.cursor() as cursor:
@@ -194,7 +195,7 @@ def assert_all_but_dropped(
 
 
 def bodies(records: list[Record], key: int) -> list[str]:
-    """Return the values that the topic has had for ``key``, without repetitions."""
+    """Return the values of ``key`` in the topic, without repetitions."""
     found = {
         record.identity: record.value["body"] for record in records if record.key == (key,) and record.value
     }
@@ -225,7 +226,7 @@ def test_log_drops_only_the_row(
 def test_log_counts_a_row_once_that_is_read_twice(
     services: ServiceAddresses, database: str, new_relay: NewRelay, table: None
 ) -> None:
-    """The broker's refusal of one row makes the relay read again; the other row was dropped by then."""
+    """After the broker's refusal of one row the relay reads again; the other row has already been dropped."""
     relay = new_relay("-e", "log", "-C", f"message.max.bytes={3 * LIMIT}")
     make_topic(services, f"{relay.name}.items", LIMIT)
     relay.run()
@@ -237,7 +238,7 @@ def test_log_counts_a_row_once_that_is_read_twice(
     medium = f"insert into items values (3, '{MARK}{random.randbytes(LIMIT).hex()}')"
     execute(database, bad(2), medium, good(4))
     execute(database, "update items set body = 'changed' where id in (1, 4)", bad(5))
-    # Kafka's refusal of row 3 comes when the relay has all of it: row 5 is dropped by then.
+    # The relay has all rows when Kafka refuses row 3: row 5 has already been dropped.
     relay.wait_sent()
     relay.signal(signal.SIGCONT)
     relay.wait_caught_up()
@@ -274,7 +275,7 @@ def test_log_in_the_snapshot(
 def test_log_with_a_topic_for_dead_letters(
     services: ServiceAddresses, database: str, new_relay: NewRelay, table: None, refused_by: str
 ) -> None:
-    """A letter holds the row, so it may be too large for its topic: it goes there without the row."""
+    """A dead letter holds the row and may be too large for its topic: it is sent without the row."""
     relay = new_relay("-e", "log", *(["-C", f"message.max.bytes={LIMIT}"] if refused_by == "relay" else []))
     letters = f"letters.{relay.name}"
     if refused_by == "broker":
@@ -298,7 +299,7 @@ def test_log_with_a_topic_for_dead_letters(
 
 
 def read_letters(services: ServiceAddresses, topic: str, count: int) -> list[dict[str, str]]:
-    """Return the letters of the topic, which are of ``count`` rows; one that is read again has two."""
+    """Return the dead letters in the topic, of ``count`` rows; a row that is read again has two."""
     found = [json.loads(value or b"") for _, value in raw_messages(services, topic)]
     assert len({(letter["commit_lsn"], letter["ordinal"]) for letter in found}) == count
     return found

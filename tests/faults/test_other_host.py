@@ -1,4 +1,4 @@
-"""A state folder that another host has, and rows for which PostgreSQL has little patience."""
+"""A state folder that another host uses as well, and rows that exceed PostgreSQL's timeouts."""
 
 import shutil
 from collections.abc import Callable
@@ -25,7 +25,7 @@ def test_the_state_folder_is_another_hosts(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A copy of it from before the relay ran elsewhere, such as a virtual machine's that was cloned."""
+    """The folder is a copy from before the relay ran elsewhere, such as that of a cloned virtual machine."""
     create_tables(database, 10)
     relay = new_relay()
     relay.run()
@@ -38,7 +38,7 @@ def test_the_state_folder_is_another_hosts(
     assert relay.join() == 5
     assert "another consumer moved slot" in relay.last_words()
     assert "if this relay ran on another host" in relay.last_words()
-    # What that host's folder says is the truth.
+    # The other host's folder is right.
     shutil.rmtree(tmp_path / "elsewhere")
     shutil.copytree(tmp_path / "state", tmp_path / "elsewhere")
     relay.run()
@@ -48,7 +48,7 @@ def test_the_state_folder_is_another_hosts(
 def test_a_row_takes_longer_than_wal_sender_timeout(
     services: ServiceAddresses, database: str, new_relay: NewRelay
 ) -> None:
-    """The server would end each session at that row, and it would come again and again."""
+    """The server would end each session at that row, and the row would be sent again each time."""
     relay = streaming(database, new_relay, "-d", with_options(database, wal_sender_timeout="200ms"))
     execute(database, "insert into accounts select 10, 0, repeat('x', 60 << 20)")
     execute(database, "insert into accounts values (20, 0, 'behind it')")

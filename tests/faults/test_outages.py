@@ -1,4 +1,4 @@
-"""Whole services that go away for a while: the relay waits, drops nothing, and goes on by itself."""
+"""Outages of whole services: the relay waits, drops nothing, and resumes automatically."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ from tests.faults.writer import TABLES, Writer, create_tables
 LATE = DemoTable("public", "late", ("id",))
 ROWS = 200
 MEMORY_BYTES = 400 << 20
-#: More than the relay keeps in memory while Kafka is away (IN_FLIGHT_BYTES).
+#: More than the relay keeps in memory during an outage of Kafka (IN_FLIGHT_BYTES).
 BACKLOG_ROWS, BACKLOG_ROW_BYTES = 9_000, 10_000
 
 FULL = (50 << 20) // BACKLOG_ROW_BYTES
@@ -26,7 +26,7 @@ NewRelay = Callable[..., Relay]
 
 @contextmanager
 def without(sandbox: Sandbox, service: ServiceName, *, killed: bool = False) -> Iterator[None]:
-    """Take a service away during the block."""
+    """Stop a service during the block."""
     (sandbox.kill_service if killed else sandbox.stop_service)(service)
     try:
         yield
@@ -49,7 +49,7 @@ def relays(database: str, new_relay: NewRelay) -> list[Relay]:
 
 
 def errors(status: Status) -> str:
-    """Return what the errors screen says of outages."""
+    """Return the outages on the errors screen."""
     return " ".join(entry.message for entry in status.errors if entry.kind in ("outage", "delivery"))
 
 
@@ -85,7 +85,7 @@ def test_kafka_goes_away(
                 f" from generate_series(1, {BACKLOG_ROWS}) n",
             )
             for relay in relays:
-                # The word may be taken back for a moment, until librdkafka tells of it again.
+                # The relay may withdraw the report for a moment, until librdkafka reports the outage again.
                 status = relay.wait(
                     "a full queue in the outage",
                     lambda status: (
@@ -102,7 +102,7 @@ def test_kafka_goes_away(
 
 
 def more_than(count: int) -> Callable[[Status], bool]:
-    """Return the condition that more transactions than so many were read."""
+    """Return the condition that more than ``count`` transactions were read."""
     return lambda status: status.transactions > count
 
 

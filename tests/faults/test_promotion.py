@@ -1,6 +1,6 @@
-"""A standby is promoted under writes, again and again: nothing is lost, and nothing acknowledged comes twice.
+"""A standby is promoted repeatedly under writes: nothing is lost, and nothing acknowledged is repeated.
 
-``make promotions N=200 SEED=…`` promotes many times; the short one does each kind once.
+``make promotions N=200 SEED=…`` promotes many times; the short run does each kind once.
 """
 
 import json
@@ -50,7 +50,7 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
 def new_relay(
     pair: Pair, services: ServiceAddresses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Relay]]:
-    """Start a relay that knows of both servers, with further options."""
+    """Return a function that starts a relay configured with both servers and further options."""
     monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path / "state"))
     create_tables(pair.dsn, _ROWS)
     made: list[Relay] = []
@@ -68,19 +68,19 @@ def new_relay(
 
 @dataclass(slots=True)
 class Promoted:
-    """What is to be known of one promotion."""
+    """The facts of one promotion."""
 
     fork: int
-    #: What the relay had confirmed before the primary failed.
+    #: The position that the relay had confirmed before the primary failed.
     confirmed: int
-    #: All that topics held between the two servers.
+    #: All records of the topics between the two servers.
     before: list[Record]
     seconds: float
 
 
 @pytest.mark.timeout(300 + 60 * ROUNDS)
 def test_promotions(services: ServiceAddresses, pair: Pair, new_relay: Callable[..., Relay]) -> None:
-    """After each one the relay streams within seconds, and topics come to equal tables."""
+    """After each promotion the relay streams within seconds, and the topics become equal to the tables."""
     relay = new_relay("--heal")
     dice, seconds, counted = random.Random(SEED), list[float](), Counter[str]()
     for number in range(ROUNDS or len(_SHORT)):
@@ -122,7 +122,7 @@ def test_exactly_once_goes_on_behind_a_promotion_where_the_state_is_lost(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Kafka says on which timeline it was written, and what came before that one."""
+    """Kafka stores the timeline of the records, and the timelines before it."""
     relay = new_relay("--exactly-once")
     pair.wait_for_standby(True)
     pair.wait_synchronized(relay.name)
@@ -145,12 +145,12 @@ def test_exactly_once_goes_on_behind_a_promotion_where_the_state_is_lost(
 def test_without_heal_a_person_has_it_taken_back(
     services: ServiceAddresses, pair: Pair, new_relay: Callable[..., Relay], tmp_path: Path
 ) -> None:
-    """The relay goes on all the same, names the keys, and tells where; `bwtui repair` leaves nothing."""
+    """The relay continues, and names the keys and their place; `bwtui repair` leaves no difference."""
     relay = new_relay("--on-gap", "report")
     pair.wait_synchronized(relay.name)
     with Writer(pair.dsn, _ROWS).going_on() as writer:
         _cut(pair, relay, writer)
-        # No write on the new primary, so that all keys that differ are those that it lacks.
+        # The new primary is not written to, so the differing keys are exactly those that it lacks.
         one = _promote(services, pair, relay, hard=True, after=writer.stop)
     phantoms = {(r.topic, r.key) for r in one.before if r.lsn >= one.fork}
     status = relay.wait("naming", lambda now: any("affected keys:" in error.message for error in now.errors))
@@ -177,7 +177,7 @@ def test_without_heal_a_person_has_it_taken_back(
 def test_without_headers_a_heal_compares_all_tables(
     services: ServiceAddresses, pair: Pair, new_relay: Callable[..., Relay]
 ) -> None:
-    """No record says of which commit it is, and what differs is found all the same."""
+    """No record names its commit, and the differences are found all the same."""
     relay = new_relay("--heal", "--no-headers")
     pair.wait_synchronized(relay.name)
     with Writer(pair.dsn, _ROWS).going_on() as writer:
@@ -194,7 +194,7 @@ def test_without_headers_a_heal_compares_all_tables(
 def test_a_kill_when_a_comparison_falls_due_keeps_the_slot(
     pair: Pair, services: ServiceAddresses, new_relay: Callable[..., Relay]
 ) -> None:
-    """The slot came along with the promotion, and has all that the new primary writes."""
+    """The promoted standby has the slot, with all writes of the new primary."""
     relay = new_relay("--heal", "--no-headers")
     pair.wait_synchronized(relay.name)
     with Writer(pair.dsn, _ROWS).going_on() as writer:
@@ -219,14 +219,14 @@ def test_a_kill_when_a_comparison_falls_due_keeps_the_slot(
 def test_a_new_primary_has_none_of_the_relays_slot(
     own: str, services: ServiceAddresses, pair: Pair, new_relay: Callable[..., Relay]
 ) -> None:
-    """But perhaps one of its name that somebody else has made there."""
+    """The standby may have a slot of that name that someone else created."""
     relay = new_relay("--heal", "--no-failover")
     make = f"select pg_create_logical_replication_slot('{relay.name}', 'pgoutput')"
     if own == "behind":
         making = threading.Thread(target=pair.standby.ask, args=[make])
         making.start()
         while making.is_alive():
-            # A slot on a standby waits for what its primary says of its transactions.
+            # A slot on a standby waits for its primary's message about running transactions.
             pair.primary.ask("select pg_log_standby_snapshot()")
             making.join(0.2)
     with Writer(pair.dsn, _ROWS).going_on() as writer:
@@ -247,12 +247,12 @@ def test_a_new_primary_has_none_of_the_relays_slot(
         )
     relay.wait_caught_up()
     assert_equal(services, pair.dsn, TABLES, relay.name)
-    made = any("the relay recreated it at" in error.message for error in relay.wait_streaming().errors)
+    made = any("the relay recreated slot" in error.message for error in relay.wait_streaming().errors)
     assert made == (own != "behind")
 
 
 def test_at_a_start_a_former_primary_is_waited_out(pair: Pair, new_relay: Callable[..., Relay]) -> None:
-    """Also where it has lost the slot: a heal would make it anew there, and read on from there."""
+    """Also if it has lost the slot: a heal would recreate it there, and continue from there."""
     relay = new_relay("--heal")
     pair.wait_synchronized(relay.name)
     pair.fail(hard=False)
@@ -277,7 +277,7 @@ def _wait_for_writes(writer: Writer, count: int) -> None:
 
 
 def _cut(pair: Pair, relay: Relay, writer: Writer) -> None:
-    """Have the relay send what the standby never gets."""
+    """Let the relay send changes that the standby never receives."""
     pair.cut()
     _wait_for_writes(writer, 30)
     relay.wait_caught_up()
@@ -291,7 +291,7 @@ def _promote(
     hard: bool,
     after: Callable[[], None] = lambda: None,
 ) -> Promoted:
-    """Promote the standby, with ``after`` called once the primary has failed."""
+    """Promote the standby; ``after`` is called once the primary has failed."""
     status = relay.status()
     assert status is not None
     pair.fail(hard=hard)
@@ -305,14 +305,14 @@ def _promote(
 
 
 def _nothing_twice(services: ServiceAddresses, relay: Relay, one: Promoted, told: str) -> None:
-    """See that no change came again that was confirmed, and is in the new primary's history."""
+    """Check that no confirmed change in the new primary's history was sent again."""
     old = {(r.topic, r.partition, r.offset) for r in one.before}
     new = [r for table in TABLES for r in read_table(services, table, relay.name)]
     came = [r for r in new if (r.topic, r.partition, r.offset) not in old]
     assert came, told
-    # Rows that are taken back stand where the stream stood then.
+    # Tombstones and rows that revert a lost change carry the position of the stream at that time.
     least = min(r.lsn for r in came if r.operation != "snapshot")
-    # The LSN in the header is where the commit's record begins, and what is confirmed where it ends.
+    # The LSN in the header is the start of the commit record, the confirmed LSN is its end.
     assert least >= min(one.confirmed, one.fork), told
     last: dict[Any, int] = {}
     for record in came:
@@ -323,7 +323,7 @@ def _nothing_twice(services: ServiceAddresses, relay: Relay, one: Promoted, told
 
 
 def _named(relay: Relay) -> set[tuple[str, tuple[Any, ...]]]:
-    """Return the keys that the relay names, once it has taken them back."""
+    """Return the keys that the relay names after it has reverted them."""
     folder = state_folder(relay.name) / "diverged"
 
     def is_named() -> bool:
@@ -331,7 +331,7 @@ def _named(relay: Relay) -> set[tuple[str, tuple[Any, ...]]]:
         return bool(named) and all(named)
 
     wait_for("naming", is_named)
-    # By then they are asked for; a status from before knows nothing of it.
+    # The backfills have been requested at this point; an earlier status does not show them.
     since = time.time()
     relay.wait(
         "taking back",

@@ -1,4 +1,4 @@
-"""A slot that was confirmed to a recording alone is not gone on with to Kafka as if nothing lacked there."""
+"""A slot confirmed only to a recording is not continued into Kafka as if Kafka lacked nothing."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -43,7 +43,7 @@ def test_connect_refuses_a_slot_that_was_recorded(
         error, hint = relay.last_words().splitlines()
         assert f"confirmed slot {relay.name} up to 0/" in error
         assert "'bwtui record'" in error
-        assert f"'bwtui slots drop {relay.name}'" in hint
+        assert f"'bwtui slots drop {relay.name} -d " in hint
     assert relay.slot_lsn() == before
     execute(recorded.database, "insert into accounts values (1001, 1, 'recorded too')")
     recorded.run()
@@ -58,7 +58,7 @@ def test_connect_goes_on_when_it_is_meant(
     assert "which were only recorded" in error.message
     execute(recorded.database, "insert into accounts values (1001, 1, 'relayed')")
     assert relay.run("--skip-snapshot").tables["public.accounts"].inserts == 1
-    # What was accepted is not asked for again.
+    # A loss that was accepted is not reported again.
     assert relay.run().errors == ()
 
 
@@ -79,7 +79,7 @@ def test_record_goes_on_with_a_slot_that_was_relayed_and_says_so(
     create_tables(database, 10)
     relay = new_relay()
     relay.run()
-    # The LSN goes on, as it does by itself: the recording confirms more, in which nothing is.
+    # Advance the LSN, as any WAL does: the recording confirms WAL that holds no change.
     execute(database, "select pg_logical_emit_message(false, 'test', 'no change')")
     (tmp_path / "record").mkdir()
     recording = RecordingOnly(services, database, tmp_path / "record", relay.name)
@@ -89,5 +89,5 @@ def test_record_goes_on_with_a_slot_that_was_relayed_and_says_so(
     assert told.kind == "notice"
     assert "the recording begins at 0/" in told.message
     assert "without a snapshot" in told.message
-    # Nothing was confirmed that Kafka lacks.
+    # Kafka lacks nothing of the confirmed changes.
     assert relay.run().errors == ()

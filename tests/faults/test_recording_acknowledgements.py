@@ -1,4 +1,4 @@
-"""The acknowledgement rule while recording: nothing is confirmed that is not on the disk."""
+"""The acknowledgement rule while recording: only changes on the disk are confirmed."""
 
 import threading
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bwtui.errors import StateFailed
 from bwtui.model.delivery import DeliverySpan, Receipt
-from bwtui.recording.segment import SegmentWriter
+from bwtui.recording.journal import SegmentWriter
 from bwtui.relay.ack import Acknowledgements
 from tests.faults.doubles import HoldResponse
 from tests.faults.test_acknowledgements import Feed
@@ -24,13 +24,13 @@ TABLE = table(1, "a")
 
 
 class SlowLedger:
-    """A recording that becomes durable when `sync` says so; what it holds then is noted."""
+    """A recording that becomes durable when `sync` says so; it notes its contents at that time."""
 
     def __init__(self) -> None:
         self.durable_lsn = 0
         self.frames: set[int] = set()
         self.settled_rows: set[int] = set()
-        #: Both, as they stood when the last sync that has returned was asked for.
+        #: Both sets at the start of the last completed sync.
         self.durable: tuple[set[int], set[int]] = (set(), set())
         self._rows: dict[int, list[int]] = {}
         self._asked: tuple[int, set[int], set[int]] | None = None
@@ -41,19 +41,19 @@ class SlowLedger:
         self.frames |= set(rows)
         return Receipt(batch, 0, len(rows))
 
-    def settled(self, receipts: list[Receipt]) -> None:
+    def take_settled(self, receipts: list[Receipt]) -> None:
         for receipt in receipts:
             self.settled_rows |= set(self._rows.pop(receipt.batch))
 
-    def given_up(self, receipts: list[Receipt]) -> None:
-        self.settled(receipts)
+    def take_unsettled(self, receipts: list[Receipt]) -> None:
+        self.take_settled(receipts)
 
     def reach(self, lsn: int) -> None:
         if self._asked is None and lsn > self.durable_lsn:
             self._asked = lsn, set(self.frames), set(self.settled_rows)
 
     def sync(self) -> None:
-        """Let the sync that was asked for return, if there is one."""
+        """Complete the pending sync, if there is one."""
         if self._asked is not None:
             self.durable_lsn, *rest = self._asked
             self.durable = rest[0], rest[1]
@@ -78,7 +78,7 @@ class RecordedFeed(Feed):
         super().flush()
 
     def sync(self) -> None:
-        """Let the disk answer."""
+        """Complete the disk's pending write."""
         self.ledger.sync()
 
     def check(self) -> None:
@@ -150,7 +150,7 @@ def test_the_end_is_reached_when_all_is_on_the_disk(steps: list[object]) -> None
 
 @dataclass
 class HeldDisk:
-    """Holds every sync until it is let go; `failing` makes it end with an error."""
+    """Holds every sync until it is released; `failing` makes it end with an error."""
 
     free: threading.Event = field(default_factory=threading.Event)
     begun: threading.Event = field(default_factory=threading.Event)
@@ -176,7 +176,7 @@ def held_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldDisk]:
 
 
 def one_transaction(stream: Stream, acks: Acknowledgements) -> int:
-    """Record a transaction that the sink has taken and made durable; return where it ends."""
+    """Record a transaction that the sink has made durable; return the transaction's end."""
     stream.begin_pass()
     stream.change("insert", TABLE, 1, b"body")
     stream.commit()
@@ -197,7 +197,7 @@ def test_the_journal_confirms_when_its_sync_has_returned(
         end = one_transaction(stream, acks)
         assert acks.advance() == 0
         assert disk.begun.wait(60)
-        # Whatever comes meanwhile, and however often it asks.
+        # Whatever happens meanwhile, and however often it polls.
         for _ in range(3):
             stream.settle()
             assert acks.advance() == 0

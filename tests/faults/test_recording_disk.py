@@ -1,4 +1,4 @@
-"""A disk that takes no more: shown, never silent, nothing lost; and folders that can't be recorded into."""
+"""A full disk is shown and loses nothing; unusable recording folders are rejected."""
 
 import resource
 import shutil
@@ -27,14 +27,14 @@ from tests.recorded_stream import SOURCE, Stream, table
 
 ROWS = 50
 ROOM = 30_000
-#: Rows that there is no room for.
+#: Rows that do not fit.
 MANY = 3_000
 
 NewRelay = Callable[..., Relay]
 
 
 def fill_disk(relay: Relay, folder: Path) -> tuple[int, int]:
-    """Leave the relay little room in the file that it writes; return the limit that was."""
+    """Limit the size of the file that the relay writes; return the previous limit."""
     (segment,) = folder.glob("*.partial")
     limit = segment.stat().st_size + ROOM
     before = resource.prlimit(relay.pid, resource.RLIMIT_FSIZE)
@@ -43,7 +43,7 @@ def fill_disk(relay: Relay, folder: Path) -> tuple[int, int]:
 
 
 def write_much(database: str, first: int) -> None:
-    """Commit more than there is room for, in some transactions."""
+    """Commit more than fits, in some transactions."""
     for start in range(first, first + 1_000, 200):
         execute(
             database,
@@ -298,7 +298,7 @@ def test_a_first_write_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: py
     def refuse(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("bwtui.recording.segment.SegmentWriter._write", refuse)
+    monkeypatch.setattr("bwtui.recording.journal.SegmentWriter._write", refuse)
     with pytest.raises(StateFailed, match="can't be written: No space left on device"):
         Stream(tmp_path / "new" / "recording")
     assert not list((tmp_path / "new" / "recording").glob("0*"))

@@ -1,6 +1,6 @@
-"""What was once on the disk is never taken for a torn end, and never cut unasked, however much is damaged.
+"""Durable records are never taken for a torn end and never cut without a request, whatever the damage.
 
-A kill is a copy of the folder as it stands at that moment.
+A kill is a copy of the folder at that moment.
 """
 
 import errno
@@ -18,15 +18,15 @@ from bwtui.cli.recording.recover import recover as recover_command
 from bwtui.durable_files import sync
 from bwtui.errors import DamagedRecording, StateFailed
 from bwtui.recording import journal as journal_module
-from bwtui.recording import segment as segment_module
+from bwtui.recording import journal as segment_module
+from bwtui.recording.blocks import BlockKind, SegmentFile
 from bwtui.recording.check import check
 from bwtui.recording.folder import segments
-from bwtui.recording.format.blocks import BlockKind, SegmentFile
-from bwtui.recording.reading.reader import open_recording
+from bwtui.recording.journal import SegmentWriter
+from bwtui.recording.reader import open_recording
 from bwtui.recording.recover import foot_of, recover
 from bwtui.recording.resume import continue_in
-from bwtui.recording.segment import SegmentWriter
-from bwtui.relay.recording.recorder import Recorder
+from bwtui.relay.journal_recorder import JournalRecorder
 from tests.recorded_stream import SOURCE, Stream, table
 
 ACCOUNTS = table(1, "accounts")
@@ -34,7 +34,7 @@ Damage = Callable[[bytearray], None]
 
 
 def write(stream: Stream, count: int) -> None:
-    """Record so many transactions, each a batch of its own."""
+    """Record ``count`` transactions, each in a separate batch."""
     for key in range(count):
         stream.change("insert", ACCOUNTS, key, b"body" * 20)
         stream.commit()
@@ -43,7 +43,7 @@ def write(stream: Stream, count: int) -> None:
 
 
 def make_durable(stream: Stream) -> None:
-    """Do what the relay does before it confirms, and go on until the recording says so."""
+    """Do what the relay does before it confirms, and wait until the recording reports it as durable."""
     stream.wait_durable()
     stream.recorder._journal._synced.wait()
     stream.settle()
@@ -67,7 +67,7 @@ def partial(folder: Path) -> Path:
 
 
 def damage(path: Path, begins: float, ends: float, byte: int = 0) -> int:
-    """Overwrite a part of a file, given as shares of it; return where it differs first."""
+    """Overwrite a part of a file, given as fractions of it; return the first differing offset."""
     before = path.read_bytes()
     first, last = int(len(before) * begins), int(len(before) * ends)
     data = before[:first] + bytes([byte]) * (last - first) + before[last:]
@@ -76,7 +76,7 @@ def damage(path: Path, begins: float, ends: float, byte: int = 0) -> int:
 
 
 def assert_refused(folder: Path) -> str:
-    """See that all who come across it refuse, and that nothing is touched; return what is said."""
+    """Check that every reader refuses the folder and changes nothing; return the error message."""
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     with pytest.raises(DamagedRecording) as raised:
         recover(folder)
@@ -101,7 +101,7 @@ def test_a_hole_is_refused_however_large_it_is(tmp_path: Path, begins: float, en
     folder = recorded(tmp_path, 300, 0)
     damaged = damage(partial(folder), begins, ends, byte)
     if begins == 0:
-        # Nobody knows whose it is; but that something was on the disk is known.
+        # The owner of the durable mark is unknown, but it proves that something was on the disk.
         with pytest.raises(DamagedRecording, match="had already been synced to disk"):
             recover(folder)
         return
@@ -218,7 +218,7 @@ def test_newest_segments_that_are_gone_are_missed(tmp_path: Path, gone: int) -> 
 
 
 def test_a_kill_between_two_segments_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At every step of going over into the next segment, the folder is one that a relay goes on with."""
+    """At every step of starting the next segment, a relay can continue with the folder."""
     stream = Stream(tmp_path / "live", {"segment_bytes": 4_000})
     stream.begin_pass()
     write(stream, 10)
@@ -257,7 +257,7 @@ def test_a_kill_between_two_segments_is_no_damage(tmp_path: Path, monkeypatch: p
 
 
 def goes_on(folder: Path) -> None:
-    """See that a relay goes on with a recording, and leaves it clean."""
+    """Check that a relay continues with a recording and leaves it clean."""
     assert check(folder).verdict in ("clean", "unfinished")
     again = Stream(folder)
     again.begin_pass()
@@ -270,7 +270,7 @@ def goes_on(folder: Path) -> None:
 def test_a_disk_that_stays_full_behind_a_segment_damages_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An empty file needs no block of a full disk, and what is written into it does."""
+    """An empty file needs no block of a full disk; data written into it does."""
     stream = Stream(tmp_path / "recording", {"segment_bytes": 4_000})
     stream.begin_pass()
     write(stream, 10)
@@ -293,7 +293,7 @@ def test_a_disk_that_stays_full_behind_a_segment_damages_nothing(
     for _ in range(2):
         before = continue_in(stream.folder, dict(SOURCE))
         with pytest.raises(StateFailed, match="No space left"):
-            Recorder(stream.recorder._settings, stream.report, b"again", dict(SOURCE), before)
+            JournalRecorder(stream.recorder._settings, stream.report, b"again", dict(SOURCE), before)
         before.release()
         assert check(stream.folder).verdict == "clean"
     monkeypatch.undo()
@@ -308,7 +308,7 @@ def test_a_run_that_is_refused_behind_a_rotation_damages_nothing(tmp_path: Path)
 
 
 def fail_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let one fsync of a file fail, and then, as ext4 does, nothing be removed; the next fsync returns 0."""
+    """Fail one fsync of a file and every removal after it, as ext4 does; the next fsync returns 0."""
     real = SegmentWriter.sync
 
     def read_only(*_: object, **__: object) -> None:
@@ -323,7 +323,7 @@ def fail_sync(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def fail_behind_rename(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the fsync of the folder fail behind the finished segment's renaming."""
+    """Fail the fsync of the folder after the finished segment was renamed."""
 
     def fail(folder: Path) -> None:
         if not list(folder.glob("*.partial")):
@@ -360,7 +360,7 @@ def test_a_sync_that_failed_is_told_and_not_forgotten(
 
 
 def test_who_says_that_nothing_was_there_goes_on(tmp_path: Path) -> None:
-    """An older relay, or recover of one, took away what followed a segment when nothing was in it."""
+    """An older version, or its recover, removed the empty file that followed a segment."""
     folder = segmented(tmp_path)
     for path in [*folder.glob("*.partial"), *folder.glob("*.next")]:
         path.unlink()
@@ -374,7 +374,7 @@ def test_who_says_that_nothing_was_there_goes_on(tmp_path: Path) -> None:
     assert ran.exit_code == 0
     assert "treated as empty" in ran.output
     ran = CliRunner().invoke(recover_command, [str(folder), "--force"], **CONTEXT)
-    assert (ran.exit_code, ran.output.strip()) == (0, "nothing to do: every segment is finished")
+    assert (ran.exit_code, ran.output.strip()) == (0, "nothing was cut: no segment is open")
     goes_on(folder)
 
 

@@ -1,6 +1,6 @@
-"""kill -9 at random moments while recording, with a writer going on: nothing is missing, all checks pass.
+"""kill -9 at random moments while recording under writes: nothing is missing, all checks pass.
 
-``BWTUI_RECORD_KILLS=200`` is what ``make record-torture`` does; ``BWTUI_SEED`` repeats its moments.
+``BWTUI_RECORD_KILLS=200`` is the run of ``make record-torture``; ``BWTUI_SEED`` repeats its moments.
 """
 
 import os
@@ -27,9 +27,9 @@ from tests.faults.writer import TABLES, Writer, create_tables
 KILLS = int(os.environ.get("BWTUI_RECORD_KILLS", "5"))
 SEED = int(os.environ.get("BWTUI_SEED") or random.getrandbits(32))
 ROWS = 2_000
-#: So many bytes of a recording's growth are waited for before a kill, at most.
+#: Maximum growth of a recording before a kill, in bytes.
 SNAPSHOT_BYTES, STREAM_BYTES = 800_000, 120_000
-#: Small, so that kills fall into their beginnings and endings too.
+#: Small, so that some kills hit the start and the end of a segment.
 SEGMENT_BYTES = 100_000
 
 NewRelay = Callable[..., Relay]
@@ -55,7 +55,7 @@ def test_no_kill_loses_a_recorded_change(
     with Writer(database, ROWS).going_on():
         for _ in range(in_snapshot):
             kill(relay, folder, chance.randrange(SNAPSHOT_BYTES))
-        # A kill may have come before there was a slot; from here on there is one.
+        # An early kill may have left no slot; from here on there is one.
         relay.run()
         for _ in range(kills - in_snapshot):
             kill(relay, folder, chance.randrange(STREAM_BYTES))
@@ -80,7 +80,7 @@ SMALL = ("--segment-bytes", str(SEGMENT_BYTES))
 
 
 def kill(relay: Relay, folder: Path, growth: int) -> None:
-    """Start the relay, kill it when the recording has grown so far, recover, and check."""
+    """Start the relay, kill it after the recording has grown by ``growth`` bytes, recover, and check."""
     wanted = size(folder) + growth
     relay.start()
     wait_for(f"{growth} bytes more", lambda: size(folder) >= wanted or relay.has_ended)

@@ -1,4 +1,4 @@
-"""A recording that ``kill -9`` left is unfinished, not damaged, and each command names the cure."""
+"""A recording that ``kill -9`` left is unfinished, not damaged, and each command names the fix."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Kafka refuses a row, and its request with it: no later row of the keys in it may come first."""
+"""Kafka rejects a row with its whole request: no later row of the keys in it may be written first."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ from bwtui.demo.shop import DemoTable
 from bwtui.model.delivery import DeliverySpan
 from bwtui.sandbox.sandbox import ServiceAddresses
 from bwtui.settings import RelaySettings
-from bwtui.sink.base import DeliveryFailure
+from bwtui.sink.destination import DeliveryFailure
 from bwtui.sink.kafka import KafkaService, KafkaSink
 from tests.faults.administration import limit_topic, make_topic
 from tests.faults.records import assert_equal, assert_keys_in_order, read_table
@@ -37,7 +37,7 @@ __all__ = ["table"]
 def test_what_was_refused_comes_first(
     services: ServiceAddresses, database: str, new_relay: NewRelay, table: None, policy: str, known: bool
 ) -> None:
-    """Small requests, so that many are under way; of a new producer, Kafka takes the second one first."""
+    """Small requests keep many in flight; from a new producer, Kafka accepts the second one first."""
     relay = new_relay("-e", policy, "-C", "batch.num.messages=3")
     make_topic(services, f"{relay.name}.items", LIMIT)
     relay.run()
@@ -64,7 +64,7 @@ def test_what_was_refused_comes_first(
 
 @pytest.mark.parametrize("busy", [False, True], ids=["polled at once", "polled late"])
 def test_everything_behind_a_refusal_is_reported(services: ServiceAddresses, busy: bool) -> None:
-    """librdkafka takes back what is under way behind it, and by itself tells nobody for ever."""
+    """librdkafka purges the messages in flight after the refusal, and never reports that on its own."""
     name = new_name()
     admin = AdminClient({"bootstrap.servers": services.broker})
     create_topic(admin, NewTopic(name, 1, 1, config={"max.message.bytes": str(LIMIT)}))
@@ -80,7 +80,7 @@ def test_everything_behind_a_refusal_is_reported(services: ServiceAddresses, bus
     sizes = [3 * LIMIT if number == 30 else 1 for number in range(3000)]
     sink.send(name, [(b"k", os.urandom(size), 1, None) for size in sizes], span)
     if busy:
-        # It is a second before what comes now is handed over, and the producer has ended by then.
+        # A second passes before the next message is handed over; the producer has ended before that.
         time.sleep(1.0)
         sink.send(name, [(b"k", b"later", 1, None)], span)
     until = time.monotonic() + 60

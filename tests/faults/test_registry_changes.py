@@ -1,5 +1,7 @@
-"""A schema registry that is slow, and one that gives the ids of a relay's schemas to others."""
+"""A schema registry that is slow, and one that reassigns the ids of a relay's schemas."""
 
+import json
+import shutil
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
@@ -9,8 +11,9 @@ from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from bwtui.demo.shop import DemoTable
 from bwtui.model.status import Status
 from bwtui.sandbox.sandbox import Sandbox, ServiceAddresses
+from bwtui.state_folder import ledger_path, state_folder
 from tests.faults.records import read_table
-from tests.faults.relays import Relay, execute, streaming
+from tests.faults.relays import Relay, execute, streaming, wait_for
 from tests.proxy import Way, address_of, way_to
 
 pytestmark = pytest.mark.services
@@ -20,7 +23,7 @@ NewRelay = Callable[..., Relay]
 
 
 def behind(door: Way, services: ServiceAddresses) -> tuple[str, str]:
-    """Return the option by which a relay asks the registry behind the door."""
+    """Return the option that sends a relay's registry requests through the proxy."""
     return "-r", urlsplit(services.schema_registry)._replace(netloc=door.address).geturl()
 
 
@@ -28,7 +31,7 @@ def behind(door: Way, services: ServiceAddresses) -> tuple[str, str]:
 def test_the_registry_is_slow(services: ServiceAddresses, database: str, new_relay: NewRelay) -> None:
     with way_to(address_of(services.schema_registry), "http") as door:
         relay = streaming(database, new_relay, *behind(door, services))
-        # Of a request both ways.
+        # The delay applies to a request in both directions.
         door.delay = 0.7
         execute(database, "create table late (id int primary key)", "insert into late values (1)")
         status = relay.wait("who is waited for", lambda status: status.verdict.cause == "registry")
@@ -68,3 +71,36 @@ def test_an_id_stands_for_another_schema(
         for part in ("key", "value"):
             assert client.get_latest_version(f"{relay.name}.accounts-{part}")
         client.close()
+
+
+def test_a_registry_that_was_emptied_while_the_relay_was_stopped(
+    interrupted: Sandbox, services: ServiceAddresses, database: str, new_relay: NewRelay
+) -> None:
+    """Keys under new schema ids differ from those of earlier rows, and so do their tombstones."""
+    relay = streaming(database, new_relay)
+    ids = [table.value_schema_id or 0 for table in relay.wait_caught_up().tables.values()]
+    ledger = ledger_path(state_folder(relay.name), relay.name)
+
+    def are_read() -> bool:
+        schemas = json.loads(ledger.read_text(encoding="utf-8"))["schemas"].values()
+        return all(digest for digests in schemas for digest in digests.values())
+
+    wait_for("the schemas are compared", are_read)
+    relay.stop()
+    interrupted.stop_service("registry")
+    data = interrupted.folder / "data" / "registry"
+    shutil.rmtree(data)
+    data.mkdir()
+    interrupted.start_service("registry")
+    client = SchemaRegistryClient({"url": services.schema_registry})
+    for number in range(max(ids)):
+        schema = Schema(f'{{"type": "fixed", "name": "f{number}", "size": {number + 1}}}', "AVRO")
+        client.register_schema(f"other-{number}", schema)
+    client.close()
+    relay.start()
+    says = relay.wait("the table is not proven", lambda status: bool(status.not_proven)).not_proven
+    assert {entry.table for entry in says} >= {"public.accounts"}
+    assert "now identifies a different schema" in says[0].reason
+    execute(database, "update accounts set note = 'after it'", "delete from accounts where id < 5")
+    relay.wait_caught_up()
+    relay.stop()

@@ -1,4 +1,4 @@
-"""Services that hang: PostgreSQL hears from the relay all the same, and a stop is obeyed."""
+"""Hanging services: the relay still replies to PostgreSQL, and a stop is obeyed."""
 
 import signal
 import threading
@@ -12,7 +12,7 @@ import pytest
 from bwtui.blocking import StopRequested
 from bwtui.demo.shop import DemoTable
 from bwtui.encode.registry import RegisteredSchema
-from bwtui.relay.snapshot.interruptible import interruptible
+from bwtui.relay.snapshot.snapshot_copier import interruptible
 from bwtui.sandbox.sandbox import Sandbox, ServiceAddresses, ServiceName
 from bwtui.sink.destination import Limits
 from bwtui.source.connection import connect
@@ -25,11 +25,12 @@ from tests.faults.writer import ACCOUNTS, create_tables
 from tests.held_relay import HeldRelay, HoldingSink
 from tests.waiting import eventually
 
-#: Seconds that the server waits for a word from us; a machine that stalls has to bring it in time.
+#: The server's timeout, in seconds, for a reply of the relay; even a machine that stalls must meet it.
 SENDER_TIMEOUT = 8
-#: Far more than a stop may take, and far less than the client would wait for an answer.
+#: Far more than a stop may take, and far less than the client's timeout.
 QUICK_SECONDS = 40.0
-#: So many tables need a minute one after the other, and longer than the server waits together.
+#: Built one after another, the routes of this many tables take about a minute; in parallel they still take
+#: longer than the server waits.
 TABLES, REGISTRY_SECONDS = 40, 1.0
 LATE = DemoTable("public", "late", ("id",))
 
@@ -37,7 +38,7 @@ NewRelay = Callable[..., Relay]
 
 
 def is_heard(source: Session, slot: str, since: object, seconds: float) -> bool:
-    """Say whether the server has heard from the relay so many ``seconds`` after a moment of its clock."""
+    """Return whether the server heard from the relay ``seconds`` after a moment of its clock."""
     sql = """select reply_time > %s + %s * interval '1 second' from pg_stat_replication
                join pg_replication_slots on active_pid = pid where slot_name = %s"""
     return bool(source.value(sql, since, seconds, slot))
@@ -60,7 +61,7 @@ def test_a_service_hangs_while_a_route_is_built(
                 "update accounts set note = 'after it'",
             )
             now = source.value("select clock_timestamp()")
-            # Longer than the server would have waited.
+            # Longer than the server's timeout.
             longer = SENDER_TIMEOUT * 1.5
             eventually("the server hears from it", lambda: is_heard(source, relay.name, now, longer))
             assert source.reader(relay.name) == streamed_by
@@ -72,7 +73,7 @@ def test_a_service_hangs_while_a_route_is_built(
 
 
 class SlowRegistry:
-    """Takes its time for every schema."""
+    """A registry that delays every schema."""
 
     def __init__(self) -> None:
         self.subjects: list[str] = []
@@ -85,26 +86,26 @@ class SlowRegistry:
 
 
 class CountingSink(HoldingSink):
-    """Takes note of the requests for topics."""
+    """Records the requests for topics."""
 
     def __init__(self) -> None:
         super().__init__()
         self.requests: list[set[str]] = []
 
     def ensure_topics(self, wanted: Mapping[str, bool]) -> Limits:
-        """Every topic is there."""
+        """Report every topic as existing."""
         self.requests.append(set(wanted))
         return super().ensure_topics(wanted)
 
 
 def test_many_new_tables_at_once(database: str, tmp_path: Path) -> None:
-    """Their routes are built together, and the server hears from the relay meanwhile."""
+    """Their routes are built in parallel, and the server hears from the relay meanwhile."""
     names = [f"t{number}" for number in range(TABLES)]
     with session(database) as source:
         source.run("create publication everything for all tables")
         source.run("select pg_create_logical_replication_slot('many', 'pgoutput')")
         create = [f"create table {name} (id int primary key)" for name in names]
-        # Announced for their root's sake; a topic of its own would stay empty.
+        # Announced because of their root; a topic of their own would stay empty.
         create += ["create table root (id int primary key) partition by range (id)"]
         create += ["create table leaf partition of root for values from (0) to (9)"]
         source.run("alter publication everything set (publish_via_partition_root = true)")
@@ -142,7 +143,7 @@ def test_a_stop_ends_a_copy_that_brings_no_row(database: str) -> None:
 def test_a_stop_is_obeyed_while_the_slot_waits_for_an_open_transaction(
     database: str, new_relay: NewRelay
 ) -> None:
-    """PostgreSQL makes a slot only when all transactions have ended that were open before."""
+    """PostgreSQL creates a slot only after all transactions that were open before have ended."""
     create_tables(database, 1)
     relay = new_relay()
     with session(database) as writer:

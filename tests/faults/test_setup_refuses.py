@@ -1,4 +1,4 @@
-"""A setting that keeps every row of a topic out is no row's fault: the relay ends, and drops nothing."""
+"""If a topic's setting rejects every row, no single row is at fault: the relay ends and drops nothing."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def test_a_topic_that_takes_no_record_of_this_time(
     topic = f"{relay.name}.items"
     make_topic(services, topic, 1_000_000, **{OLDEST: "0"})
     if phase == "snapshot":
-        # Rows that are read, sent and appended within their millisecond are not too old for the broker.
+        # Rows that are read, sent and appended within one millisecond are not too old for the broker.
         execute(database, "insert into items select n, repeat('x', 900000) from generate_series(1, 3) n")
         before = None
     else:
@@ -30,7 +30,7 @@ def test_a_topic_that_takes_no_record_of_this_time(
         execute(database, good(1), good(2), good(3))
     relay.start("--until-caught-up")
     code = relay.join()
-    # Where it ends well, this tells apart what Kafka let in, and what was lost.
+    # If the relay ends without an error, this shows which rows Kafka accepted and which were lost.
     assert code == 4, (relay.last_status(), relay.letters(), read_table(services, ITEMS, relay.name))
     words = relay.last_words()
     assert f"Kafka rejects every message for topic {topic}: " in words

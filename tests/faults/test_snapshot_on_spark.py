@@ -1,4 +1,4 @@
-"""A first snapshot by executors of a Spark cluster: each row is read, and no secret is left lying about."""
+"""A first snapshot by executors of a Spark cluster: each row is read, and no secret is left behind."""
 
 import os
 import signal
@@ -30,26 +30,26 @@ from tests.pipeline.cluster import spark_cluster
 
 pytestmark = pytest.mark.timeout(900)
 
-#: Of no user that there is; librdkafka passes over it where it logs in nowhere.
+#: The user does not exist; librdkafka ignores it where it does not log in.
 SECRET = "s3cret-of-the-cluster"
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the cluster's files are."""
+    """Return the folder of the cluster's files."""
     return tmp_path_factory.mktemp("cluster")
 
 
 @pytest.fixture(scope="module")
 def cluster(spark_classes: None, folder: Path) -> Iterator[str]:
-    """The master of a cluster with two workers."""
+    """Return the master of a cluster with two workers."""
     with spark_cluster(folder) as master:
         yield master
 
 
 @pytest.fixture
 def relay(database: str, new_relay: NewRelay, cluster: str) -> Relay:
-    """One that is to take its snapshot there."""
+    """Return a relay that will take its snapshot on the cluster."""
     execute(database, *MADE)
     options = ("--snapshot-workers", "2", "-u", "-C", f"sasl.password={SECRET}")
     return new_relay("--spark-master", cluster, *options)
@@ -57,7 +57,7 @@ def relay(database: str, new_relay: NewRelay, cluster: str) -> Relay:
 
 @contextmanager
 def reading(relay: Relay, sandbox: Sandbox, *args: str) -> Iterator[Status]:
-    """Start it; during the block each executor has read rows that Kafka does not acknowledge."""
+    """Start the relay; during the block each executor has read rows that Kafka does not acknowledge."""
     relay.start(*args)
     relay.wait("its workers", lambda status: len(status.snapshot_workers) == 2, 120, every=0.02)
     with hanging(sandbox):
@@ -70,13 +70,13 @@ def reading(relay: Relay, sandbox: Sandbox, *args: str) -> Iterator[Status]:
 
 
 def caught_up(relay: Relay) -> Status:
-    """Wait for the end of a relay that ends when it has caught up: Spark's own takes its time."""
+    """Wait for the end of a relay that ends when it has caught up; Spark's own shutdown is slow."""
     assert relay.join(200) == 0, relay.last_words()
     return relay.last_status()
 
 
 def parents(pid: int) -> list[int]:
-    """Return a worker's ancestors as far as Spark's Java: guard, daemon, executor."""
+    """Return a worker's ancestors up to Spark's Java: guard, daemon, executor."""
     found = []
     for _ in range(3):
         pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
@@ -86,7 +86,7 @@ def parents(pid: int) -> list[int]:
 
 
 def command_lines() -> dict[int, bytes]:
-    """Return what is to be seen of all processes."""
+    """Return the visible details of all processes."""
     found = {}
     for place in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -97,7 +97,7 @@ def command_lines() -> dict[int, bytes]:
 
 
 def assert_secret(folder: Path, secrets: list[str], *, but: tuple[Path, ...] = ()) -> None:
-    """See that no file below ``folder`` and no page of the cluster's holds one of ``secrets``."""
+    """Check that no file below ``folder`` and no page of the cluster contains one of ``secrets``."""
     looked = 0
     for place in folder.rglob("*"):
         if place.is_file() and place not in but:
@@ -130,7 +130,7 @@ def test_an_executor_that_is_killed_is_replaced_and_no_secret_is_told(
         first = status.snapshot_workers[0]
         assert first.host == os.uname().nodename
         seen = {pid: line for pid, line in command_lines().items() if pid != relay.pid}
-        assert any(b"snapshot.cluster.driver" in line for line in seen.values())
+        assert any(b"snapshot.spark_driver" in line for line in seen.values())
         assert not [line for line in seen.values() if any(one.encode() in line for one in secrets)]
         execute(database, "update wide set note = 'newer' where id % 10 = 0")
         kill(parents(first.pid)[-1])
@@ -140,7 +140,7 @@ def test_an_executor_that_is_killed_is_replaced_and_no_secret_is_told(
     assert sentence.startswith(f"a snapshot worker (process {first.pid} on {first.host}) ")
     assert f"while it was reading {', '.join(first.tables)}: those rows will be read again" in sentence
     assert status.tables["public.wide"].snapshot_rows == ROWS
-    assert not any(b"snapshot.cluster.driver" in line for line in command_lines().values())
+    assert not any(b"snapshot.spark_driver" in line for line in command_lines().values())
     relay.run("--record", str(recording))
     assert_stream_behind_snapshot(services, relay)
     recover_and_check(recording)
@@ -155,7 +155,7 @@ def test_an_executor_that_is_killed_is_replaced_and_no_secret_is_told(
 def test_the_stream_waits_for_an_executor_that_stands_still(
     relay: Relay, sandbox: Sandbox, services: ServiceAddresses, database: str
 ) -> None:
-    """It may send what it has once it goes on, and only its own machine can end it."""
+    """It may send its rows after it resumes, and only its own machine can end it."""
     still: list[int] = []
     try:
         with reading(relay, sandbox, "--until-caught-up") as status:
@@ -183,7 +183,7 @@ def test_the_stream_waits_for_an_executor_that_stands_still(
             kill(pid, signal.SIGCONT)
     status = caught_up(relay)
     assert status.tables["public.wide"].snapshot_rows == ROWS
-    # What came since its start the first run does not wait for.
+    # The first run does not wait for changes committed after its start.
     assert status.tables["public.wide"].updates + relay.run().tables["public.wide"].updates == ROWS // 10
     assert_stream_behind_snapshot(services, relay)
     assert_equal(services, database, TABLES, relay.name)

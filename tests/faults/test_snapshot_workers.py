@@ -1,4 +1,4 @@
-"""A first snapshot by several processes: each row is read, whatever becomes of those who read."""
+"""A first snapshot by several processes: each row is read, whatever happens to the workers."""
 
 import os
 import signal
@@ -45,14 +45,14 @@ TWO = ("--snapshot-workers", "2", "-u")
 
 @pytest.fixture
 def relay(database: str, new_relay: NewRelay) -> Relay:
-    """One that is to take its snapshot with two workers."""
+    """Return a relay that will take its snapshot with two workers."""
     execute(database, *MADE)
     return new_relay(*TWO)
 
 
 @contextmanager
 def reading(relay: Relay, sandbox: Sandbox, *args: str) -> Iterator[Status]:
-    """Start it; during the block each of its workers has read rows that Kafka does not acknowledge."""
+    """Start the relay; during the block each of its workers has read rows that Kafka does not acknowledge."""
     relay.start(*args)
     relay.wait("its workers", lambda status: status.snapshot_workers)
     with hanging(sandbox):
@@ -68,7 +68,7 @@ def kill(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
 
 
 def are_gone(status: Status) -> bool:
-    """Say whether none of the workers is there any more, but as a dead child that nobody asked for."""
+    """Return whether all workers have ended; a zombie that was not waited for counts as ended."""
     for worker in status.snapshot_workers:
         path = Path(f"/proc/{worker.pid}/stat")
         if path.exists() and path.read_text().rpartition(")")[2].split()[0] != "Z":
@@ -77,7 +77,7 @@ def are_gone(status: Status) -> bool:
 
 
 def told(status: Status) -> list[str]:
-    """Return the sentences on workers."""
+    """Return the messages about workers."""
     return [entry.message for entry in status.errors if entry.kind in ("worker", "notice")]
 
 
@@ -101,7 +101,7 @@ def test_every_row_is_taken_once_while_others_write(
     thread = threading.Thread(target=write)
     thread.start()
     try:
-        # One alone might be through before the other has begun.
+        # One worker alone might finish before the other has begun.
         with reading(relay, sandbox, "--until-caught-up"):
             pass
         status = caught_up(relay)
@@ -128,7 +128,7 @@ def test_every_row_is_taken_once_while_others_write(
 
 
 def assert_stream_behind_snapshot(services: ServiceAddresses, relay: Relay) -> None:
-    """See that no partition has a row of the snapshot behind a row of the stream."""
+    """Check that no partition has a row of the snapshot after a row of the stream."""
     streamed = set()
     for one in read_table(services, WIDE, relay.name):
         if one.operation == "snapshot":
@@ -140,7 +140,7 @@ def assert_stream_behind_snapshot(services: ServiceAddresses, relay: Relay) -> N
 def test_the_rows_of_one_that_is_killed_are_read_again(
     relay: Relay, sandbox: Sandbox, services: ServiceAddresses, database: str, tmp_path: Path
 ) -> None:
-    """And the recording holds all, also of what was sent and never acknowledged to us."""
+    """The recording also holds all rows, including those that were sent and never acknowledged."""
     folder = tmp_path / "recording"
     execute(database, "create table unkeyed (line text)", "insert into unkeyed values ('one'), ('two')")
     with reading(relay, sandbox, "--until-caught-up", "--record", str(folder)) as status:
@@ -159,7 +159,7 @@ def test_the_rows_of_one_that_is_killed_are_read_again(
     ] == told(status)
     assert status.tables["public.wide"].snapshot_rows == ROWS
     assert password(database) not in relay.log()
-    # The first run may take the updates while it waits for its last look at tables and topics.
+    # The first run may include the updates while it waits for its last poll of tables and topics.
     updates = status.tables["public.wide"].updates
     assert updates + relay.run("--record", str(folder)).tables["public.wide"].updates == ROWS // 10
     assert_stream_behind_snapshot(services, relay)
@@ -190,7 +190,7 @@ def test_none_outlives_its_relay(
     number: signal.Signals, relay: Relay, sandbox: Sandbox, services: ServiceAddresses, database: str
 ) -> None:
     with reading(relay, sandbox) as status:
-        # One that stands still does not notice by itself.
+        # A stopped worker does not notice anything on its own.
         kill(status.snapshot_workers[0].pid, signal.SIGSTOP)
         relay.signal(number)
         assert relay.wait_ended() == (130 if number == signal.SIGINT else -9)
@@ -203,7 +203,7 @@ def test_none_outlives_its_relay(
 def test_what_others_wait_to_lock_the_relay_reads_itself(
     relay: Relay, services: ServiceAddresses, database: str
 ) -> None:
-    """They wait for the relay, and its workers would wait behind them, for ever."""
+    """Such statements wait for the relay, and its workers would queue after them for ever."""
     relay.start("--until-caught-up")
     is_locked = """select count(*) from pg_locks where relation = 'wide'::regclass and granted
                       and mode = 'AccessShareLock' and pid <> pg_backend_pid()"""
@@ -232,7 +232,7 @@ def test_what_others_wait_to_lock_the_relay_reads_itself(
 def test_what_others_have_locked_beside_a_table_is_waited_for(
     relay: Relay, sandbox: Sandbox, services: ServiceAddresses, database: str
 ) -> None:
-    """The index of what is out of line, say: who has that waits for no worker."""
+    """For example the index of a TOAST table: the session that holds its lock waits for no worker."""
     # In the last range.
     large = f"update wide set note = repeat('x', 9000) where id = {ROWS - 10}"
     execute(database, "alter table wide alter note set storage external", large)
@@ -273,7 +273,7 @@ def test_one_whose_session_ends_is_replaced(
     with reading(relay, sandbox, "--until-caught-up"), session(database) as source:
         copies = "query like 'copy%' and datname = current_database()"
         ends = f"select count(pg_terminate_backend(pid)) from pg_stat_activity where {copies}"
-        # What they have read they send; sooner or later one asks for more.
+        # The workers send the rows that they have read; sooner or later one requests more.
         assert source.value(ends) == 2
     sentences = told(caught_up(relay))
     assert sentences
@@ -321,7 +321,7 @@ def test_where_no_worker_can_begin_the_relay_reads_all(
 def test_rows_that_are_dropped_are_kept_once_and_texts_that_are_none_make_room(
     new_relay: NewRelay, sandbox: Sandbox, services: ServiceAddresses, database: str, tmp_path: Path
 ) -> None:
-    """Also those of ranges that are read again, and in a database whose encoding is none."""
+    """Also for ranges that are read again, and in a database whose encoding is SQL_ASCII."""
     name = f"{urlsplit(database).path[1:]}_ascii"[-60:]
     with session(services.postgres) as elsewhere:
         elsewhere.run(f"create database {name} template template0 encoding sql_ascii locale 'C'")
@@ -346,7 +346,7 @@ def test_rows_that_are_dropped_are_kept_once_and_texts_that_are_none_make_room(
         records = read_table(services, WIDE, relay.name)
         keys = {one.key for one in records}
         assert keys == {(n,) for n in range(1, ROWS + 1) if n % 2000}
-        # Every hundredth, and some of those that were sent twice.
+        # Every hundredth row, and some of those that were sent twice.
         assert {
             one.key[0] % 100 for one in records if one.value and not isinstance(one.value["note"], str)
         } == {0}
@@ -375,7 +375,7 @@ def test_a_recording_alone_has_every_row(database: str, new_relay: NewRelay, tmp
 def test_the_places_of_all_messages_are_recorded(
     database: str, new_relay: NewRelay, sandbox: Sandbox, tmp_path: Path
 ) -> None:
-    """Readers look no further than the first of a later batch."""
+    """Readers check only the first record of a later batch."""
     execute(database, *MADE)
     relay = new_relay(*TWO)
     folder = tmp_path / "recording"
@@ -396,7 +396,7 @@ def test_a_range_that_ends_each_worker_ends_the_snapshot(
         known = {worker.pid for worker in status.snapshot_workers}
         kill(status.snapshot_workers[0].pid)
         for _ in range(2):
-            # It takes the place, and the range, of the one before.
+            # It takes over the place, and the range, of the one before.
             now = relay.wait(
                 "the next", lambda now: any(w.rows for w in now.snapshot_workers if w.pid not in known)
             )

@@ -1,4 +1,4 @@
-"""What a server does to its sessions and slots by its settings: docs/faults.md has the whole list."""
+"""Effects of a server's settings on its sessions and slots: docs/faults.md has the whole list."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ from tests.waiting import eventually
 
 pytestmark = pytest.mark.services
 _ROWS = 30_000
-#: What ends a statement, a transaction or a session that takes longer.
+#: Timeouts that end a statement, a transaction or a session.
 _TIMEOUTS = (
     "statement_timeout",
     "lock_timeout",
@@ -34,7 +34,7 @@ def test_no_timeout_of_a_database_ends_a_session(
 ) -> None:
     execute(database, *filled(_ROWS))
     relay = new_relay()
-    # It began before the timeouts were set.
+    # The session began before the timeouts were set.
     with session(database) as writer:
         known = {name for (name,) in writer.rows("select name from pg_settings")}
         (name,) = writer.rows("select current_database()")[0]
@@ -43,7 +43,7 @@ def test_no_timeout_of_a_database_ends_a_session(
         writer.run("begin")
         writer.run("update items set v = nextval('s') where id = 1")
         relay.start()
-        # The statement that makes the slot waits for this transaction.
+        # The statement that creates the slot waits for this transaction.
         relay.wait("longer than a timeout", lambda now: "open for" in now.verdict.sentence, 40)
         since = time.monotonic()
         relay.wait("longer than a timeout", lambda _: time.monotonic() - since > 1.5)
@@ -51,7 +51,7 @@ def test_no_timeout_of_a_database_ends_a_session(
         relay.wait_streaming()
         wait_done(relay, ask(relay, table="public.items"))
         since = time.monotonic()
-        # Nothing comes meanwhile, so that every session of the relay is idle.
+        # No change arrives meanwhile, so every session of the relay is idle.
         relay.wait("all sessions idle", lambda _: time.monotonic() - since > 1.5)
         writer.run("update items set v = nextval('s') where id < 100")
         end = writer.wal_end()
@@ -66,7 +66,7 @@ def test_no_timeout_of_a_database_ends_a_session(
 
 @pytest.fixture
 def server() -> Iterator[SecondPostgres]:
-    """A server that gives up slots that nobody reads for a second."""
+    """A server that invalidates slots after one second without a reader."""
     made = SecondPostgres(18)
     try:
         yield made

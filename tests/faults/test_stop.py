@@ -1,4 +1,4 @@
-"""What ends in order has nothing to repeat, and what fails at the last step leaves nothing behind."""
+"""A clean stop leaves nothing to repeat, and a failure at the last step leaves nothing behind."""
 
 import signal
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from tests.faults.records import assert_equal, read_table, repeated
 from tests.faults.relays import Relay, execute, wait_for
 from tests.faults.writer import ACCOUNTS, TABLES, create_tables
 
-#: One transaction that holds more than the relay keeps in memory.
+#: One transaction that exceeds the relay's memory limit.
 ROW_BYTES = 8_000
 LARGE = 4 * IN_FLIGHT_BYTES // 3 // ROW_BYTES
 FULL = 9 * IN_FLIGHT_BYTES // 10 // ROW_BYTES
@@ -33,11 +33,12 @@ def test_a_stop_in_a_large_transaction_repeats_nothing(
     relay.run()
     relay.start()
     relay.wait_streaming()
-    # It knows the table already, and asks Kafka for nothing, when the transaction comes.
+    # The relay has recorded the table already, so it requests nothing from Kafka when the transaction
+    # arrives.
     execute(database, "update accounts set number = 1")
     relay.wait_caught_up()
     with hanging(sandbox):
-        # Kafka hangs, so that the relay waits in the middle of the transaction, its memory full.
+        # Kafka hangs, so the relay waits in the middle of the transaction with its memory full.
         execute(
             database,
             f"insert into accounts select n, n, repeat('x', {ROW_BYTES}) from generate_series(11, {LARGE}) n",
@@ -62,10 +63,10 @@ def test_a_stop_in_a_large_transaction_repeats_nothing(
 def test_a_slot_of_that_name_made_during_the_snapshot(
     services: ServiceAddresses, database: str, new_relay: NewRelay
 ) -> None:
-    """The last step fails; when its cause is mended the relay starts as if nothing had been."""
+    """The last step fails; once the cause is fixed, the relay starts as if nothing had happened."""
     create_tables(database, 20_000)
     relay = new_relay()
-    # The snapshot's last requests wait for five seconds, so that it can't end before the slot is made.
+    # The snapshot's last requests wait for five seconds, so it can't end before the slot is created.
     relay.start("-C", "linger.ms=5000")
     relay.wait("the snapshot", lambda status: status.is_copying and status.tables)
     relay.signal(signal.SIGSTOP)

@@ -1,4 +1,4 @@
-"""A relay that is suspended, as by a paused container, and wakes beside the one that has taken its place."""
+"""A relay that is suspended, as by a paused container, and wakes alongside the one that replaced it."""
 
 import signal
 import time
@@ -12,7 +12,7 @@ import pytest
 from bwtui.demo.shop import DemoTable
 from bwtui.relay.suspension import GAP_SECONDS
 from bwtui.sandbox.sandbox import Sandbox, ServiceAddresses
-from bwtui.sink.outbox import HANDOVERS
+from bwtui.sink.delivery import HANDOVERS
 from bwtui.source.connection import connect, query
 from bwtui.source.slot import reserve
 from tests.database import session
@@ -26,7 +26,7 @@ UPDATES = 2_000
 
 
 def updates(database: str, first: int, last: int) -> None:
-    """Update the one row, in a transaction for each."""
+    """Update the one row, each time in a separate transaction."""
     with closing(psycopg2.connect(database)) as connection, connection.cursor() as cursor:
         connection.autocommit = True
         cursor.execute(
@@ -54,7 +54,7 @@ def test_what_waits_in_it_does_not_come_after_what_is_newer(
     updates(database, 1, 10)
     relay.wait_caught_up()
     with hanging(sandbox):
-        # The first handovers are a request each: librdkafka keeps what it splits off a larger one.
+        # The first handovers are one request each: librdkafka keeps what it splits off a larger one.
         for update in range(11, 11 + 2 * HANDOVERS):
             updates(database, update, update)
             relay.wait("one more", lambda status: status.stages["produce"].queue > update - 11)  # noqa: B023
@@ -66,7 +66,7 @@ def test_what_waits_in_it_does_not_come_after_what_is_newer(
     updates(database, UPDATES + 1, UPDATES + 50)
     with monkeypatch.context() as elsewhere:
         elsewhere.setenv("BWTUI_STATE_HOME", str(tmp_path / "elsewhere"))
-        # No comparison's rows are to stand among those of the two relays.
+        # The rows of a comparison must not appear among those of the two relays.
         other = Relay(services, database, tmp_path, relay.name + "_other", "--on-gap", "report")
         other.name = relay.name
         other.run()
@@ -74,7 +74,7 @@ def test_what_waits_in_it_does_not_come_after_what_is_newer(
     assert before[-1] == UPDATES + 50
     eventually("the gap is long enough", lambda: time.monotonic() - since > GAP_SECONDS + 1)
     relay.signal(signal.SIGCONT)
-    # It looks at the slot before it goes on, and finds that another has moved it.
+    # The relay checks the slot before it continues, and finds that another relay has moved it.
     code = relay.join()
     after = latest(services, relay)
     assert "was suspended" in relay.log()
@@ -88,16 +88,16 @@ def test_two_relays_that_begin_take_one_snapshot(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What one that is suspended in its snapshot has queued would come after the other's newer rows."""
+    """Rows that a suspended relay queued in its snapshot would follow the other relay's newer rows."""
     execute(database, "create table hot (id int primary key, n int)", "insert into hot values (1, 0)")
     relay = new_relay()
     with session(database) as opened:
-        # A slot is made once every transaction that is open has ended.
+        # A slot is created once every open transaction has ended.
         opened.run("begin; insert into hot values (2, 0)")
         relay.start()
         relay.wait("its snapshot", lambda status: status.is_copying)
         wait_for("its lock", lambda: process_that_makes(database, relay))
-        # One that is stopped before would make it when it wakes, and wait for the transaction.
+        # A relay that is stopped earlier would create it when it wakes, and wait for the transaction.
         wait_for("its temporary slot", lambda: temporary_slots(database))
         relay.signal(signal.SIGSTOP)
         with monkeypatch.context() as elsewhere:
@@ -120,7 +120,7 @@ def test_two_relays_that_begin_take_one_snapshot(
         wait_for("the other's lock", lambda: process_that_makes(database, relay) not in (None, process))
         relay.signal(signal.SIGCONT)
         assert relay.wait_ended() == 4
-        # The other one reads by now what this one has made.
+        # The other relay already uses the publications that this one has created.
         assert publications(database)
         opened.run("rollback")
     assert other.join() == 0, other.last_words()
@@ -130,7 +130,7 @@ def test_two_relays_that_begin_take_one_snapshot(
 def test_publications_that_went_while_another_relay_was_waited_for(
     database: str, new_relay: Callable[..., Relay]
 ) -> None:
-    """A snapshot of publications that are gone has no tables."""
+    """A snapshot of deleted publications has no tables."""
     execute(database, "create table hot (id int primary key, n int)", "insert into hot values (1, 0)")
     execute(database, "create publication hot for table hot")
     relay = new_relay("--publication", "hot")
@@ -146,19 +146,19 @@ def test_publications_that_went_while_another_relay_was_waited_for(
 
 
 def publications(database: str) -> list[tuple[str]]:
-    """Return the names of the publications that there are."""
+    """Return the names of the existing publications."""
     with closing(connect(database)) as connection:
         return query(connection, "select pubname from pg_publication")
 
 
 def process_that_makes(database: str, relay: Relay) -> int | None:
-    """Return the server's process of the relay that makes the slot."""
+    """Return the server's process that creates the slot for the relay."""
     with closing(connect(database)) as connection:
         return reserve(connection, relay.name)
 
 
 def temporary_slots(database: str) -> list[int]:
-    """Return the server's processes that have made temporary slots in the database, or are about to."""
+    """Return the server's processes that have created temporary slots in the database, or are about to."""
     sql = """select active_pid from pg_replication_slots
               where temporary and active and database = current_database()"""
     with closing(connect(database)) as connection:
@@ -166,7 +166,7 @@ def temporary_slots(database: str) -> list[int]:
 
 
 def end_session(database: str, relay: Relay) -> None:
-    """End the relay's replication session on the server, as one does that is found dead."""
+    """End the relay's replication session on the server, as happens to a session that is found dead."""
     sql = "select pg_terminate_backend(active_pid) from pg_replication_slots where slot_name = %s"
     with session(database) as opened:
         opened.run(sql, relay.name)

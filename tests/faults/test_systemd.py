@@ -1,4 +1,4 @@
-"""A real relay under systemd's protocol: what it says of its start, its main thread and its end."""
+"""A real relay under systemd's protocol: its notifications about start, main thread and end."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ WATCHDOG_SECONDS = 2
 
 @pytest.fixture
 def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NotifySocket:
-    """Systemd's socket, which every relay of the test is told of."""
+    """Systemd's socket, whose address every relay of the test gets."""
     socket = NotifySocket(str(tmp_path / "notify"))
     monkeypatch.setenv("NOTIFY_SOCKET", socket.address)
     monkeypatch.setenv("WATCHDOG_USEC", str(WATCHDOG_SECONDS * 1_000_000))
@@ -27,13 +27,13 @@ def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NotifySocket:
 
 
 def goes_silent(systemd: NotifySocket) -> bool:
-    """Say whether the pings end, so that systemd would end the process."""
-    # The main thread may have turned since the last one, and then one more is due.
+    """Return whether the pings end, so that systemd would end the process."""
+    # The main thread may have run since the last ping, in which case one more is due.
     return systemd.goes_silent("WATCHDOG=1", 1.5 * WATCHDOG_SECONDS)
 
 
 def is_missed_where_it_turns(systemd: NotifySocket, thread: int) -> bool:
-    """Hold the main thread, and say whether the pings end, while all other threads go on."""
+    """Stop the main thread, and return whether the pings end while all other threads run."""
     with held_thread(thread):
         return goes_silent(systemd)
 
@@ -49,7 +49,8 @@ def test_systemd_hears_of_a_start_a_main_thread_and_an_end(
         relay.wait_streaming()
         systemd.wait("STATUS=streaming")
         systemd.wait("WATCHDOG=1")
-        # Where it is held within one call of libpq, or of the disk, as it is for moments, it is waited for.
+        # The watchdog tolerates a thread stopped inside a call of libpq or the disk, which is brief: try
+        # several times.
         assert any(is_missed_where_it_turns(systemd, relay.pid) for _ in range(10))
         systemd.wait("WATCHDOG=1")
         with suspended(relay.pid):
@@ -77,7 +78,7 @@ def test_a_stop_that_waits_for_kafka_asks_for_time(
             relay.signal(signal.SIGTERM)
             systemd.wait("STOPPING=1")
             systemd.wait("EXTEND_TIMEOUT_USEC=")
-            # What is not acknowledged is waited for a while, and comes again after the next start.
+            # The relay waits a while for acknowledgements, and sends the rest again after the next start.
             assert relay.join() == 0, relay.last_words()
         systemd.wait("STATUS=ended")
 
@@ -95,7 +96,7 @@ def test_a_start_that_waits_for_kafka_asks_for_time_and_a_refused_one_says_why(
                 systemd.wait("EXTEND_TIMEOUT_USEC=")
             assert "READY=1" not in systemd.lines
         systemd.wait("READY=1")
-        # Before its first snapshot is through there is no slot to lose.
+        # Before its first snapshot is complete there is no slot to lose.
         relay.wait_streaming()
         relay.signal(signal.SIGTERM)
         assert relay.join() == 0, relay.last_words()

@@ -1,4 +1,4 @@
-"""Brokers of a cluster that come and go: nothing is lost, doubled or put out of order."""
+"""Brokers of a cluster go down and come back: no row is lost, duplicated or out of order."""
 
 from collections.abc import Callable, Iterator
 
@@ -36,12 +36,12 @@ def brokers(three_brokers: Sandbox) -> Iterator[Sandbox]:
 
 @pytest.fixture
 def relay(database: str, new_relay: NewRelay) -> Relay:
-    """A relay that streams two tables."""
+    """Return a relay that streams two tables."""
     return streaming(database, new_relay, rows=ROWS)
 
 
 def leaders(admin: AdminClient, relay: Relay) -> set[int]:
-    """Return which brokers lead partitions of the relay's topics."""
+    """Return the brokers that lead partitions of the relay's topics."""
     topics = admin.list_topics(timeout=10).topics
     return {
         one.leader for table in TABLES for one in topics[f"{relay.name}.{table.name}"].partitions.values()
@@ -49,7 +49,7 @@ def leaders(admin: AdminClient, relay: Relay) -> set[int]:
 
 
 def lead_as_preferred(admin: AdminClient, relay: Relay) -> None:
-    """Have the brokers lead again that led at first, as far as they are in sync."""
+    """Elect the preferred leaders again, as far as they are in sync."""
     from confluent_kafka import ElectionType
 
     places = [TopicPartition(f"{relay.name}.{table.name}", number) for table in TABLES for number in range(3)]
@@ -99,7 +99,7 @@ def test_one_broker_of_three_is_lost(
 def test_two_brokers_of_three_are_lost(
     brokers: Sandbox, services: ServiceAddresses, database: str, relay: Relay
 ) -> None:
-    """What one replica alone has is not acknowledged."""
+    """A message on only one replica is not acknowledged."""
     with Writer(database, ROWS).going_on():
         relay.wait("rows", more_than(20))
         for name in BROKERS[1:]:

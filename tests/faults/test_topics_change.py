@@ -1,4 +1,4 @@
-"""Topics that others delete, make again, split and empty under a relay: it tells, and names the cure."""
+"""Topics that others delete, recreate, extend and empty under a relay: it reports it and names the fix."""
 
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -23,21 +23,21 @@ ROWS = 50
 
 @pytest.fixture
 def relay(database: str, new_relay: NewRelay) -> Relay:
-    """A relay that streams two tables of some rows."""
+    """Return a relay that streams two tables of some rows."""
     made = streaming(database, new_relay, rows=ROWS)
-    # It remembers what topics are when it first looks at them.
+    # It stores the identity of the topics when it first polls them.
     kept = state_folder(made.name) / "topics.json"
     wait_for("it knows its topics", lambda: kept.exists() and '"partitions"' in kept.read_text())
     return made
 
 
 def told(words: str) -> Callable[[Status], bool]:
-    """Return the condition that an error or a note of the relay says so."""
+    """Return the condition that an error or a note of the relay contains the text."""
     return lambda status: any(words in entry.message for entry in status.errors)
 
 
 def done(asked: dict[Any, Future[Any]]) -> None:
-    """Wait for what was asked of Kafka."""
+    """Wait for the result of a request to Kafka."""
     for future in asked.values():
         future.result(30)
 
@@ -49,7 +49,7 @@ def delete(admin: AdminClient, topic: str) -> None:
 
 
 def make(admin: AdminClient, topic: str, partitions: int) -> None:
-    """Make a topic as a broker does by itself for whoever asks for it; the relay may come first."""
+    """Create a topic as a broker does on a client's first request; the relay may be faster."""
     try:
         done(admin.create_topics([NewTopic(topic, partitions, 1)]))
     except KafkaException as error:
@@ -83,7 +83,7 @@ def test_a_topic_is_deleted_and_made_again(
     (entry,) = [one for one in status.errors if "deleted and created again" in one.message]
     assert (entry.kind, entry.table) == ("topic", "public.accounts")
     assert "the relay compares the table" in (entry.hint or "")
-    # A relay that begins sends by one number of partitions alone.
+    # A starting relay sends by one number of partitions only.
     if runs:
         relay.wait("the partitions", told("has 5 partitions, previously 3"))
     relay.wait("it is filled again", lambda status: not status.not_proven, every=0.2)
@@ -112,7 +112,7 @@ def test_partitions_are_added(services: ServiceAddresses, database: str, relay: 
     status = relay.wait("it is told", told(f"topic {topic} has 7 partitions, previously 3"))
     (entry,) = [one for one in status.errors if "7 partitions" in one.message]
     assert "the relay compares the table" in (entry.hint or "")
-    # A producer that begins knows all partitions at once.
+    # A starting producer sees all partitions at once.
     relay.stop()
     execute(database, "update accounts set note = 'after it'")
     relay.run()

@@ -1,4 +1,4 @@
-"""--transaction-topic: each transaction that has messages is told of, with its counts."""
+"""--transaction-topic: each transaction that has messages is reported, with its counts."""
 
 import io
 import json
@@ -19,7 +19,7 @@ SCHEMA = fastavro.parse_schema(json.loads(VALUE_SCHEMA))
 
 
 def told(services: ServiceAddresses, topic: str) -> list[dict[str, Any]]:
-    """Return what the topic says to a reader of Avro."""
+    """Return the topic's messages as an Avro reader decodes them."""
     records = committed_records(services, [topic])
     values = [
         fastavro.schemaless_reader(io.BytesIO((one.value() or b"")[5:]), SCHEMA, None) for one in records
@@ -59,7 +59,7 @@ def test_transactions_are_told_of(
     relay.run("--transaction-topic", topic)
     found = told(services, topic)
     assert [one["status"] for one in found] == ["BEGIN", "END"] * 2
-    # A changed key is two messages, and a TRUNCATE is none.
+    # A changed key has two messages, and a TRUNCATE has none.
     assert counts(found[1]) == {"public.accounts": 2, "public.visits": 3}
     assert counts(found[3]) == {"public.accounts": 1}
     assert found[0]["event_count"] is None and found[0]["data_collections"] is None

@@ -1,4 +1,4 @@
-"""``connect --until-caught-up``: what was asked for before the start is sent before the relay ends."""
+"""``connect --until-caught-up``: rows requested before the start are sent before the relay ends."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -27,12 +27,12 @@ MADE = (
 
 
 def requests_of(relay: Relay) -> BackfillStore:
-    """Return the requests of a relay that does not run."""
+    """Return the requests of a stopped relay."""
     return BackfillStore(state_folder(relay.name) / FOLDER)
 
 
 def lacks(relay: Relay, *args: str) -> str:
-    """Let it catch up, see that it reports a table that is not proven, and return its last words."""
+    """Let the relay catch up, check that a table is not proven, and return its last output."""
     relay.start("--until-caught-up", *args)
     code = relay.join()
     assert code == 3, f"exit code {code}: {relay.last_words()}"
@@ -70,10 +70,10 @@ def test_a_request_is_worked_on_and_one_that_is_paused_waits(
 ) -> None:
     store = requests_of(relay)
     paused = store.submit(BackfillRequest("public.first", where="true"))
-    store.ask(paused, "pause")
+    store.control(paused, "pause")
     relay.run()
     assert len(read_table(services, FIRST, relay.name, holes=True)) == 1
-    requests_of(relay).ask(paused, "resume")
+    requests_of(relay).control(paused, "resume")
     relay.run()
     assert [one.operation for one in read_table(services, FIRST, relay.name, holes=True)] == [
         "snapshot",

@@ -1,4 +1,4 @@
-"""--wait-for-services: a start waits for what is away, says for whom, and ends when told to."""
+"""--wait-for-services: a start waits for unavailable services, names them, and ends on request."""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.services
 
 NewRelay = Callable[..., Relay]
 QUICK_SECONDS = 20.0
-#: What the verdict calls each, and how it names it.
+#: The verdict's cause for each service, and the name in its sentence.
 CAUSES = {"postgres": ("postgresql", "PostgreSQL"), "kafka": ("kafka", "Kafka")}
 CAUSES["registry"] = ("registry", "the schema registry")
 SPEECH: dict[str, Speech] = {"postgres": "postgres", "kafka": "kafka", "registry": "http"}
@@ -25,7 +25,7 @@ SPEECH: dict[str, Speech] = {"postgres": "postgres", "kafka": "kafka", "registry
 
 @pytest.fixture
 def doors(services: ServiceAddresses, database: str) -> Iterator[dict[str, Way]]:
-    """A door before each service, all of them shut."""
+    """A closed proxy in front of each service."""
     at = {
         "postgres": address_of(database),
         "kafka": services.broker,
@@ -39,7 +39,7 @@ def doors(services: ServiceAddresses, database: str) -> Iterator[dict[str, Way]]
 
 
 def through(doors: dict[str, Way], services: ServiceAddresses, database: str) -> tuple[str, ...]:
-    """Return the options by which a relay goes through the doors."""
+    """Return the options that send a relay's connections through the proxies."""
     at = {name: door.address for name, door in doors.items()}
     user = urlsplit(database).netloc.rpartition("@")[0]
     dsn = urlsplit(database)._replace(netloc=f"{user}@{at['postgres']}").geturl()
@@ -58,7 +58,7 @@ def test_services_that_are_away_at_the_start_are_waited_for(
         status = stalled_at_last(relay, cause)
         assert status.phase == "starting"
         assert status.verdict.sentence.startswith(called), status.verdict
-        # Brokers that are down are given ten seconds before it is said why.
+        # The reason for a broker that is down is reported after ten seconds.
         relay.wait("the reason", lambda status: "refused" in status.verdict.sentence)
         doors[name].open()
     status = relay.wait_streaming()

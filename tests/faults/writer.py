@@ -1,4 +1,4 @@
-"""A writer that goes on while things break, and knows afterwards what it committed and what it took back."""
+"""A writer that continues through faults, and knows afterwards what it committed and what it rolled back."""
 
 import random
 import threading
@@ -25,18 +25,18 @@ _LARGE = 0.03
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One committed change: its number stands in the row, but not in a tombstone."""
+    """One committed change; the row holds its number, a tombstone does not."""
 
     table: str
     id: int
     number: int
     operation: str
-    #: A place in the WAL before its commit.
+    #: A position in the WAL before its commit.
     before: int
 
 
 def create_tables(database: str, rows: int) -> None:
-    """Make both tables, with ``rows`` rows in each."""
+    """Create both tables, with ``rows`` rows in each."""
     with closing(psycopg2.connect(database)) as connection, connection, connection.cursor() as cursor:
         for table in TABLES:
             cursor.execute(
@@ -49,7 +49,7 @@ def create_tables(database: str, rows: int) -> None:
 
 
 class Writer:
-    """Inserts, updates, deletes and new keys in random transactions, a few of them large or rolled back."""
+    """Random transactions of inserts, updates, deletes and key changes, some large or rolled back."""
 
     def __init__(
         self, database: str, rows: int, seed: int | None = None, *, pause: float = _PAUSE_SECONDS
@@ -69,7 +69,7 @@ class Writer:
 
     @contextmanager
     def going_on(self) -> Iterator["Writer"]:
-        """Write during the block; what went wrong is raised at its end."""
+        """Write during the block; raise the writer's error, if any, at its end."""
         self._thread.start()
         try:
             yield self
@@ -80,7 +80,7 @@ class Writer:
             raise self._failure
 
     def stop(self) -> None:
-        """Let it end; it may write once more."""
+        """Stop the writer; it may write once more."""
         self._stop.set()
 
     def _run(self) -> None:
@@ -91,7 +91,10 @@ class Writer:
             self._failure = failure
 
     def _session(self) -> None:
-        """Write until the end, or until the server goes away: then look what is there, and go on."""
+        """Write until the end, or until the server goes away.
+
+        Then find out what was committed, and continue.
+        """
         try:
             with closing(psycopg2.connect(self._database)) as connection:
                 self._look(connection)

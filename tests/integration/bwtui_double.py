@@ -1,6 +1,6 @@
-"""The ``bwtui`` command with a double in place of the engine, for tests of processes and signals.
+"""The ``bwtui`` command with a double of the engine, for tests of processes and signals.
 
-``DOUBLE_MODE`` says what the double does. With ``--engine`` it is the engine's process itself.
+``DOUBLE_MODE`` selects the double's behaviour. With ``--engine`` it is the engine's process itself.
 """
 
 import os
@@ -18,7 +18,7 @@ from tests.unit.relay_double import DoubleEngine  # noqa: E402
 
 
 def double(settings: RelaySettings) -> DoubleEngine:
-    """Return the double that the environment asks for."""
+    """Return the double that the environment selects."""
     return DoubleEngine(settings, os.environ.get("DOUBLE_MODE", "stream"))
 
 

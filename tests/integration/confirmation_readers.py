@@ -1,6 +1,6 @@
-"""Two readers of a replication slot that are put through the same scenarios: psycopg2's cursor, and ours.
+"""Two readers of a replication slot for the same scenarios: psycopg2's cursor, and ours.
 
-Each reader acknowledges transactions of the table ``z`` and none else, so the slot must stay before them.
+Each reader acknowledges only transactions of table ``z``, so the slot must stay before all others.
 """
 
 import os
@@ -21,8 +21,8 @@ from bwtui.pgoutput.decoder import decode
 from bwtui.pgoutput.frames import PAYLOAD_OFFSET, XLOG_DATA
 from bwtui.pgoutput.messages import Begin, Commit, Insert, Relation, StreamCommit, StreamStart, StreamStop
 from bwtui.relay.ack import Acknowledgements
-from bwtui.source.raw.session import connect_raw
-from bwtui.source.raw.stream import ReplicationStream, parse_keepalive
+from bwtui.source.raw_session import connect_raw
+from bwtui.source.raw_stream import ReplicationStream, parse_keepalive
 from tests.held_relay import HeldRelay
 from tests.waiting import eventually
 
@@ -31,33 +31,33 @@ STREAMED = {"proto_version": "2", "streaming": "on"}
 
 
 class Reader(Protocol):
-    """What every scenario asks of a reader."""
+    """The steps that every scenario needs of a reader."""
 
-    #: Whether this reader confirms what it was not told to.
+    #: True if this reader confirms positions that it was not asked to confirm.
     loses: ClassVar[bool]
     pid: int
 
     def acknowledge(self, table: str) -> None:
-        """Read until a transaction of ``table`` has come, and acknowledge it."""
+        """Read until a transaction of ``table`` has arrived, and acknowledge it."""
 
     def hold(self, table: str) -> None:
-        """Read until a transaction of ``table`` has come whole, acknowledge nothing, and read no further."""
+        """Read until a transaction of ``table`` is complete, acknowledge nothing, and read no further."""
 
     def ask_for_keepalive(self) -> None:
-        """Ask the server for a keepalive, and read nothing."""
+        """Request a keepalive from the server, and read nothing."""
 
     def read_keepalive(self, lsn: int) -> None:
-        """Read on until a keepalive at or past ``lsn`` has come, and tell the server what is confirmed."""
+        """Read until a keepalive at or past ``lsn`` has arrived, and confirm the durable position."""
 
     def cut(self) -> None:
         """Cut the connection."""
 
     def read_again(self, last: str) -> set[str]:
-        """Connect again and return the tables whose transactions come, up to the one of table ``last``."""
+        """Connect again, and return the tables of the received transactions, up to table ``last``."""
 
 
 class TransactionReader(Reader, Protocol):
-    """Reads transactions that come whole, behind their COMMIT."""
+    """Reads transactions that are sent whole, after their COMMIT."""
 
     def read_into(self, table: str) -> None:
         """Read the beginning of a transaction of ``table``, and read no further."""
@@ -67,20 +67,20 @@ class BlockReader(Reader, Protocol):
     """Reads transactions that are streamed while they are in progress."""
 
     def read_block(self) -> None:
-        """Read until a STREAM STOP has come."""
+        """Read until a STREAM STOP has arrived."""
 
 
 class Messages:
-    """Follows the messages of one stream: which tables have come, in transactions that are whole."""
+    """Follows the messages of one stream, and collects the tables of its complete transactions."""
 
     def __init__(self) -> None:
         self.whole: set[str] = set()
         #: Between BEGIN and COMMIT, or between STREAM START and STREAM STOP.
         self.inside = False
-        #: How many STREAM STOP have come.
+        #: Number of STREAM STOP messages received.
         self.blocks = 0
         self.last_end = 0
-        #: Tables of the transaction that ended last.
+        #: Tables of the last completed transaction.
         self.last: set[str] = set()
         self._names: dict[int, str] = {}
         # Tables of open transactions, by xid; 0 is the one that is not streamed.
@@ -88,7 +88,7 @@ class Messages:
         self._streamed = False
 
     def open(self) -> set[str]:
-        """Return the tables of transactions that have begun to come."""
+        """Return the tables of transactions that have begun to arrive."""
         return set().union(*self._open.values())
 
     def take(self, payload: bytes) -> bool:
@@ -115,7 +115,7 @@ class Messages:
 
 
 class Psycopg2Reader:
-    """psycopg2's replication cursor, used as its documentation says: only what is durable is acknowledged."""
+    """psycopg2's replication cursor, used as documented: only durable changes are acknowledged."""
 
     loses: ClassVar[bool] = True
 
@@ -157,7 +157,7 @@ class Psycopg2Reader:
         self._read_until("STREAM STOP", lambda: self.messages.blocks > blocks)
 
     def try_read(self) -> None:
-        """Read what has arrived."""
+        """Read all data that has arrived."""
         message = self._cursor.read_message()
         if message is not None:
             self.messages.take(bytes(message.payload))
@@ -166,9 +166,9 @@ class Psycopg2Reader:
         self._cursor.send_feedback(reply=True)
 
     def read_keepalive(self, lsn: int) -> None:
-        # A data message carries an LSN of its own here, which is older: only a keepalive gets past lsn.
+        # A data message carries its own, older LSN here: only a keepalive gets past ``lsn``.
         self._read_until("a keepalive", lambda: self._cursor.wal_end >= lsn)
-        # "I am alive": no LSN is given.
+        # A keepalive reply without an LSN.
         self._cursor.send_feedback(force=True)
 
     def cut(self) -> None:
@@ -184,7 +184,7 @@ class Psycopg2Reader:
 
 
 class RelayReader:
-    """Our streaming phase as it is, with a sink that holds every acknowledgement but those of table z."""
+    """Our unchanged streaming phase, with a sink that acknowledges only the messages of table z."""
 
     loses: ClassVar[bool] = False
 
@@ -213,7 +213,7 @@ class RelayReader:
 
     def read_keepalive(self, lsn: int) -> None:
         self._relay.sink.resume()
-        # Nothing but a keepalive moves this figure.
+        # Only a keepalive changes this figure.
         eventually("a keepalive", lambda: self._relay.report.server_lsn >= lsn)
 
     def cut(self) -> None:
@@ -229,7 +229,7 @@ class RelayReader:
 class StreamedReader:
     """Our stream, decoder and acknowledgement rule, with protocol version 2 and streaming on.
 
-    The relay does not ask for these options; the rule must hold with them all the same.
+    The relay does not use these options, but the rule must hold with them as well.
     """
 
     loses: ClassVar[bool] = False
@@ -282,7 +282,7 @@ class StreamedReader:
         self._read_until("STREAM STOP", lambda: self.messages.blocks > blocks)
 
     def try_read(self) -> None:
-        """Read what has arrived."""
+        """Read all data that has arrived."""
         self._read()
 
     def ask_for_keepalive(self) -> None:

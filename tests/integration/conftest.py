@@ -1,4 +1,4 @@
-"""What most tests of this folder begin with."""
+"""Fixtures for most tests of this folder."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -13,7 +13,7 @@ from tests.database import Session
 
 @pytest.fixture
 def attempts(services: ServiceAddresses, tmp_path: Path) -> Attempts:
-    """Runs of the relay, with a state folder of the test's own."""
+    """Runs of the relay, with a separate state folder."""
     return Attempts(services, tmp_path)
 
 

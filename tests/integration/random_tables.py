@@ -28,7 +28,7 @@ def text(rng: Random, longest: int = 40) -> str:
 
 
 def _integer(bits: int) -> Callable[[Random], str]:
-    # As many small as large numbers, and the ones beside powers of two.
+    # As many small numbers as large ones, and the neighbours of powers of two.
     def draw(rng: Random) -> str:
         number = (1 << rng.randrange(bits - 1)) + rng.choice((-1, 0, 1, rng.randrange(100)))
         number = min(number, (1 << bits - 1) - 1)
@@ -118,7 +118,10 @@ DRAW: dict[str, Callable[[Random], str]] = {
 
 
 def _modified(rng: Random, version: int) -> tuple[str, Callable[[Random], str]]:
-    """Return a numeric with a random precision and scale; from 15 on scales may be negative or beyond it."""
+    """Return a numeric with a random precision and scale.
+
+    From version 15 the scale may be negative or exceed it.
+    """
     precision = rng.randrange(1, 60)
     scale = rng.choice((0, 2, rng.randrange(-20, 80)))
     if version < 150000:
@@ -133,7 +136,7 @@ def _modified(rng: Random, version: int) -> tuple[str, Callable[[Random], str]]:
 
 
 def _array(rng: Random, element: Callable[[Random], str]) -> str:
-    """Return an array literal of one dimension, sometimes of two or with a lower bound of its own."""
+    """Return an array literal of one dimension, sometimes of two or with a custom lower bound."""
     items = ["NULL" if rng.random() < 0.2 else _quoted(element(rng)) for _ in range(rng.randrange(5))]
     body = "{" + ",".join(items) + "}"
     if items and rng.random() < 0.1:
@@ -151,7 +154,7 @@ def _type(rng: Random, version: int) -> tuple[str, Callable[[Random], str]]:
     if chance < 0.35:
         declaration, draw = _modified(rng, version) if rng.random() < 0.2 else rng.choice(list(DRAW.items()))
         return f"{declaration}[]", lambda inner: _array(inner, draw)
-    # aclitem has no binary form to compare by.
+    # aclitem has no binary form for the comparison.
     declaration = rng.choice([n for n in SAMPLES if n != "aclitem" and version >= SINCE.get(n, 0)])
     samples = SAMPLES[declaration]
     random_value = DRAW.get(declaration)

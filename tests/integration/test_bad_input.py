@@ -15,8 +15,8 @@ import pytest
 from bwtui.errors import RefusedError
 from bwtui.sandbox.sandbox import ServiceAddresses
 from bwtui.source.preflight import enough_wal
-from bwtui.source.raw.session import connect_raw, execute_raw
-from bwtui.source.raw.stream import ReplicationStream
+from bwtui.source.raw_session import connect_raw, execute_raw
+from bwtui.source.raw_stream import ReplicationStream
 from tests.attempts import Attempts, left
 from tests.database import Session, session
 from tests.raw_topic import raw_messages
@@ -45,15 +45,15 @@ def role(source: Session) -> Iterator[str]:
 
 
 def as_role(dsn: str, role: str, password: str = PASSWORD) -> str:
-    """Return the connection URI for another role."""
+    """Return the connection URI for a different role."""
     parts = urlsplit(dsn)
     return parts._replace(netloc=f"{role}:{password}@{parts.hostname}:{parts.port}").geturl()
 
 
 def free_port() -> int:
-    """Return a port on which nobody listens.
+    """Return a port without a listener.
 
-    It stays ours: a server could take it, or an outgoing connection, which may even connect to itself.
+    It stays bound: a server could take it, or an outgoing connection, which may even connect to itself.
     """
     _ours.append(socket.socket())
     _ours[-1].bind(("127.0.0.1", 0))
@@ -109,7 +109,7 @@ def test_no_connection_left_for_the_role(
 def test_who_may_yet_answer_is_waited_for(
     services: ServiceAddresses, database: str, source: Session, tmp_path: Path
 ) -> None:
-    """Servers that are away or something else, and a slot that is read: at once, for each takes seconds."""
+    """Unavailable or wrong servers, and a slot in use, all at the same time because each takes seconds."""
     postgres, broker = urlsplit(services.postgres).port, services.broker.rpartition(":")[2]
     folders = [tmp_path / name for name in ("away", "other", "stranger", "active")]
     for folder in folders:
@@ -142,7 +142,7 @@ def test_who_may_yet_answer_is_waited_for(
     assert "can't reach Kafka" in error
     stranger.refused(is_stranger, 4, no_postgres)
     error, hint = active.refused(is_active, 2, database)
-    assert f"slot {active.name} is already active" in error
+    assert f"slot {active.name} is in use by server process" in error
     assert str(pid) in error
     assert "-s/--slot" in hint
 
@@ -168,7 +168,7 @@ def test_registry_at_another_path(
     assert "-r/--schema-registry" in hint
 
 
-# -- what the role may do ------------------------------------------------------------------------------------
+# -- permissions of the role ---------------------------------------------------------------------------------
 
 
 def test_role_without_replication(attempts: Attempts, database: str, source: Session, role: str) -> None:
@@ -315,11 +315,12 @@ def test_slot_without_its_publication(attempts: Attempts, database: str, source:
     source.run("select pg_create_logical_replication_slot(%s, 'pgoutput')", attempts.name)
     error, hint = attempts.fail(database, 2)
     assert f"publication bwtui_{attempts.name} does not" in error
-    assert "--publication" in hint
+    assert "--heal" in hint
+    assert f"bwtui slots drop {attempts.name}" in hint
 
 
 def test_slot_moved_by_someone_else(attempts: Attempts, database: str, source: Session) -> None:
-    """A gap is refused for good, not hidden."""
+    """A gap is refused permanently, not hidden."""
     attempts.succeed(database)
     source.run("insert into orders values (4, 'in the gap')")
     source.run("select pg_replication_slot_advance(%s, pg_current_wal_lsn())", attempts.name)
@@ -338,7 +339,7 @@ def test_slot_dropped_by_someone_else(attempts: Attempts, database: str, source:
 
 
 def test_slot_dropped_and_made_again(attempts: Attempts, database: str, source: Session) -> None:
-    """Debezium lost rows here without a word (DBZ-5739)."""
+    """Debezium lost rows here silently (DBZ-5739)."""
     attempts.succeed(database)
     source.run("select pg_drop_replication_slot(%s)", attempts.name)
     source.run("insert into orders values (4, 'in the gap')")
@@ -365,7 +366,7 @@ def test_the_way_out_of_a_gap_is_the_one_in_the_hint(
 
 @pytest.fixture(scope="module")
 def second() -> Iterator[SecondPostgres]:
-    """Another PostgreSQL, stopped; the test starts it with the settings it needs."""
+    """A second PostgreSQL, stopped; the test starts it with the settings that it needs."""
     server = SecondPostgres()
     yield server
     server.remove()
@@ -373,7 +374,7 @@ def second() -> Iterator[SecondPostgres]:
 
 @pytest.fixture
 def other_settings(second: SecondPostgres) -> Iterator[SecondPostgres]:
-    """The other PostgreSQL, stopped again after the test."""
+    """The second PostgreSQL, stopped again after the test."""
     yield second
     second.stop()
 
@@ -386,7 +387,7 @@ def test_wal_level(attempts: Attempts, other_settings: SecondPostgres) -> None:
 
 
 def test_too_few_slots(attempts: Attempts, other_settings: SecondPostgres) -> None:
-    """The snapshot needs a slot of its own beside the permanent one; -x does not."""
+    """The snapshot needs a separate slot in addition to the permanent one; -x does not."""
     other_settings.start(wal_level="logical", max_replication_slots="1")
     error, hint = attempts.fail(other_settings.dsn, 2)
     assert "0 of 1 replication slots are in use, and the relay needs 2" in error
@@ -421,7 +422,10 @@ def test_slot_lost(attempts: Attempts, other_settings: SecondPostgres) -> None:
 
 
 def test_a_slot_with_two_phase(attempts: Attempts, other_settings: SecondPostgres) -> None:
-    """It sends PREPARE, which the relay can't read; once altered, also what was prepared before comes."""
+    """The slot sends PREPARE, which the relay can't read.
+
+    Once altered, it also sends what was prepared before.
+    """
     other_settings.start(wal_level="logical", max_prepared_transactions="2")
     dsn = other_settings.dsn
     with session(dsn) as opened:
@@ -461,7 +465,7 @@ def test_a_slot_with_two_phase(attempts: Attempts, other_settings: SecondPostgre
     ],
 )
 def test_the_level_that_is_effective_is_enough(level: str, effective: str | None, told: str) -> None:
-    """PostgreSQL 19 has effective_wal_level; the servers before have None."""
+    """PostgreSQL 19 has effective_wal_level; for earlier servers it is None."""
     assert enough_wal(level, effective, in_recovery=False) == told
 
 

@@ -1,4 +1,4 @@
-"""The benchmark against Debezium, at a size that says nothing of its figures: it runs, and leaves nothing."""
+"""The benchmark against Debezium runs at a tiny size, which does not test its figures, and leaves nothing."""
 
 import json
 import os
@@ -27,7 +27,7 @@ _SMALL = ("--rows", "3000", "--warm-up", "1000", "--pairs", "1", "--seconds", "2
 
 
 def start(folder: Path, *given: str, **environment: str) -> "subprocess.Popen[str]":
-    """Start the benchmark; what it makes of its own is in ``folder``."""
+    """Start the benchmark with its own files in ``folder``."""
     return subprocess.Popen(
         [sys.executable, "-m", "benchmarks.debezium", *given],
         cwd=_ROOT,
@@ -39,7 +39,7 @@ def start(folder: Path, *given: str, **environment: str) -> "subprocess.Popen[st
 
 
 def processes_of(folder: Path) -> list[str]:
-    """Return the command lines that name a folder."""
+    """Return the command lines that contain a folder's name."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -53,7 +53,7 @@ def processes_of(folder: Path) -> list[str]:
 
 @pytest.fixture
 def nothing_left(services: ServiceAddresses, tmp_path: Path) -> Iterator[Path]:
-    """A folder for what a run makes; behind the test neither process, topic, slot nor database is left."""
+    """A folder for a run's files; after the test no process, topic, slot or database is left."""
     place = tmp_path / "of_the_run"
     place.mkdir()
     yield place

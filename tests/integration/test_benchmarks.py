@@ -1,4 +1,4 @@
-"""Every benchmark still runs: with 1,000 rows, which say nothing of its figures."""
+"""Every benchmark still runs: with 1,000 rows, which do not test its figures."""
 
 import json
 import subprocess
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.services
 
 _FOLDER = Path(__file__).parents[2] / "benchmarks"
 _ALONE = ("encode", "hot_path")
-#: What each takes for a small run on services.
+#: Options of each benchmark for a small run on services.
 _ON_SERVICES = {
     "relay": ["--rows", "1000", "--pairs", "1", "--with-ui"],
     "seal": ["--changes", "1000"],
@@ -30,13 +30,13 @@ _ON_SERVICES = {
     "first_snapshot": ["--rows", "1000", "--pairs", "1"],
     "screens": ["--minutes", "0.02", "--seconds", "1", "--rounds", "1", "--starts", "1", "--keys", "12"],
 }
-#: Those that start Spark or terminals again and again.
+#: The benchmarks that start Spark or terminals repeatedly.
 _LONG = ("relay", "seal", "replay", "verify", "compare", "kafka_spark", "screens")
 
 
 @pytest.fixture
 def cleaned(services: ServiceAddresses) -> Iterator[None]:
-    """Take away what a benchmark leaves in services that are not its own."""
+    """Remove what a benchmark leaves in services that it did not start."""
     admin = AdminClient({"bootstrap.servers": services.broker})
     before = set(admin.list_topics(timeout=30).topics)
     yield
@@ -52,7 +52,10 @@ def cleaned(services: ServiceAddresses) -> Iterator[None]:
 
 
 def run(*command: str) -> str:
-    """Run a benchmark as its docstring says; return what it printed, of which every line was its own."""
+    """Run a benchmark as its docstring says.
+
+    Check that every line of output is its own, and return the lines.
+    """
     ran = subprocess.run(
         [sys.executable, *command], cwd=_FOLDER.parent, capture_output=True, text=True, check=False
     )

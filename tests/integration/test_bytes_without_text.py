@@ -1,6 +1,6 @@
-"""Bytes that are no text: what a database's own encoding has no character for, and UTF-8 that is none.
+"""Bytes that are not text: undefined characters of the database's encoding, and invalid UTF-8.
 
-PostgreSQL takes them (``chr(129)`` in WIN1252), or has them from before its encoding was another one.
+PostgreSQL accepts them (``chr(129)`` in WIN1252), or has them from before its encoding was changed.
 """
 
 import json
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.services
 
 
 class Case(NamedTuple):
-    """A database, a text that it holds, and bytes that are none: as SQL and as they are."""
+    """A database, a text in it, and invalid bytes: as SQL and as raw bytes."""
 
     dsn: str
     good: str
@@ -35,11 +35,11 @@ class Case(NamedTuple):
     raw: bytes
 
 
-#: The name of the encoding → what `Case` says beside the database.
+#: The name of the encoding → the fields of `Case` after the database.
 _CASES = {
     "WIN1252": ("größe", "chr(194) || chr(129)", b"\xc2\x81"),
     "EUC_JP": ("日本", r"convert_from('\x61a9a1', 'EUC_JP')", b"a\xa9\xa1"),
-    # One that was in SQL_ASCII when the bytes came.
+    # The database was in SQL_ASCII when the bytes were written.
     "UTF8": ("日本", r"E'a\xff'", b"a\xff"),
 }
 _TABLES = """
@@ -58,7 +58,7 @@ insert into k values ('{good}', 1, repeat('x', 3000)), ({bad}, 2, repeat('x', 30
     params=[pytest.param(name, marks=() if name == "UTF8" else pytest.mark.long) for name in _CASES]
 )
 def case(database: str, request: pytest.FixtureRequest) -> Iterator[Case]:
-    """A database in that encoding, with such bytes in it, beside the test's own."""
+    """A database in that encoding, with such bytes in it, in addition to the test's own."""
     good, bad, raw = _CASES[request.param]
     name = urlsplit(database).path.strip("/")[-50:] + "_bytes"
     dsn = urlsplit(database)._replace(path=f"/{name}").geturl()
@@ -84,9 +84,9 @@ def source(case: Case) -> Iterator[Session]:
 
 
 def go_on(source: Session) -> None:
-    """Write rows with such bytes, in statements that hold none."""
+    """Write rows with such bytes, in statements without them."""
     source.run("insert into t select id + 10, v, a, big from t")
-    # The large values are not sent, and fetched: of keys that are no text, too.
+    # The large values are not sent but fetched, also for keys that are not text.
     source.run("update t set a = null where id = 13")
     source.run("update k set n = n + 10")
     source.run("insert into k select k || k, n + 10, big from k")
@@ -94,7 +94,7 @@ def go_on(source: Session) -> None:
 
 
 def rows_of(case: Case) -> dict[tuple[Any, ...], dict[str, Any]]:
-    """Return the rows of ``t`` after that, as a consumer of Avro has them."""
+    """Return the rows of ``t`` after `go_on`, as an Avro consumer reads them."""
     bad, array = "\\x" + case.raw.hex(), "\\x" + (b"{x," + case.raw + b"}").hex()
     big = "\\x" + (case.raw * 3_000).hex()
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
@@ -111,7 +111,7 @@ def rows_of(case: Case) -> dict[tuple[Any, ...], dict[str, Any]]:
 
 
 def keys_of(case: Case, no_text: str) -> dict[tuple[Any, ...], int]:
-    """Return the keys of ``k`` after that; ``no_text`` is what stands for the bytes twice."""
+    """Return the keys of ``k`` after `go_on`; ``no_text`` is the text for the doubled bytes."""
     literal = "\\x" + case.raw.hex()
     return {(case.good,): 11, (literal,): 13, (case.good * 2,): 21, (no_text,): 22, (literal * 2,): 23}
 
@@ -140,7 +140,7 @@ def test_in_avro(case: Case, source: Session, services: ServiceAddresses, tmp_pa
 
 
 def check_a_difference(attempts: Attempts, case: Case, source: Session) -> None:
-    """See how a key that is no text is shown, whose row is another one in the topic."""
+    """Check how the audit shows a key that is not text, whose row differs in the topic."""
     topic, literal = f"{attempts.name}.k", (case.raw * 2).hex()
     found = {key: value for key, value in raw_messages(attempts.services, topic) if key}
     (marked,) = [key for key in found if key.endswith(literal.encode() + b"\0")]
@@ -160,7 +160,7 @@ def check_a_difference(attempts: Attempts, case: Case, source: Session) -> None:
 
 @pytest.mark.parametrize("case", ["WIN1252"], indirect=True)
 def test_in_json(case: Case, source: Session, services: ServiceAddresses, tmp_path: Path) -> None:
-    """Lone surrogates stand for the bytes, each for one."""
+    """Each invalid byte is sent as a lone surrogate."""
     attempts = Attempts(services, tmp_path)
     attempts.succeed(case.dsn, "-f", "json")
     with relaying(attempts, case.dsn, source, "-f", "json"):
@@ -181,7 +181,7 @@ def test_in_json(case: Case, source: Session, services: ServiceAddresses, tmp_pa
 def test_after_a_snapshot_that_could_not_end(
     case: Case, source: Session, services: ServiceAddresses, tmp_path: Path
 ) -> None:
-    """A table that got another schema midway is cleared up as others are, though more tables follow."""
+    """A table whose schema changed during the snapshot is cleaned up, though more tables follow."""
     attempts = Attempts(services, tmp_path)
     source.run("create table z (id int primary key, note text); insert into z values (1, repeat('x', 9000))")
     attempts.fail(case.dsn, 2, "-C", "message.max.bytes=8000")

@@ -9,12 +9,12 @@ import psycopg2
 import pytest
 
 from bwtui.errors import BwtuiError, RefusedError
-from bwtui.relay.backfill.chunk_read import ChunkRead
-from bwtui.relay.backfill.sent_transactions import SentTransactions, StreamOrigin
-from bwtui.source.chunks.chunk_reader import Chunk, ChunkRequest, ChunkTooLarge, read_chunk
+from bwtui.relay.backfill.backfill import ChunkRead
+from bwtui.relay.backfill.chunk_window import SentTransactions, StreamOrigin
+from bwtui.source.catalog import key_of, last_key
 from bwtui.source.connection import Connection, connect, query
-from bwtui.source.failover.stream_server import StreamServer
-from bwtui.source.key_columns import key_of, last_key
+from bwtui.source.raw_stream import StreamServer
+from bwtui.source.snapshot import Chunk, ChunkRequest, ChunkTooLarge, read_chunk
 from tests.database import Session, session
 from tests.integration.type_samples import SAMPLES, SETUP
 from tests.waiting import eventually
@@ -22,7 +22,7 @@ from tests.waiting import eventually
 pytestmark = pytest.mark.services
 
 
-#: Arrays of what has no order: an index of them can be made, and takes one row.
+#: Arrays of types without an order: an index of them can be created, and accepts one row.
 UNORDERED = {"box[]", "point[]"}
 
 
@@ -66,10 +66,10 @@ def test_keys_of_every_type_are_read_once_in_any_order(writer: Session, reader: 
         try:
             writer.run(f"create table t{number} (k {kind} primary key, n int default 1)")
         except psycopg2.Error:
-            # No type for an index: such a column is nobody's key.
+            # The type can't be indexed, so such a column can't be a key.
             continue
         for sample in samples:
-            # Some can't be cast from a text, and some are too long for an index.
+            # Some samples can't be cast from a text, and some are too long for an index.
             with suppress(psycopg2.Error):
                 writer.run(f"insert into t{number} values (%s::text::{kind}) on conflict do nothing", sample)
         if kind in UNORDERED:
@@ -129,7 +129,7 @@ def test_a_table_without_a_key_is_read_by_its_pages(writer: Session, reader: Con
 
 @pytest.mark.parametrize("how", ["vacuum full bare", "alter table bare alter column n type bigint"])
 def test_pages_of_another_file_are_begun_again(writer: Session, reader: Connection, how: str) -> None:
-    """Rewritten in fewer pages, a table has the rows that were not read yet where others were before."""
+    """After a rewrite into fewer pages, unread rows are where other rows were before."""
     writer.run("create publication p for all tables")
     writer.run("create table bare (n int, text text)")
     writer.run("alter table bare replica identity full")
@@ -167,7 +167,7 @@ def test_what_can_not_be_read_is_said(writer: Session, reader: Connection, sql: 
 
 
 def test_a_key_that_is_another_one_since_is_refused(writer: Session, reader: Connection) -> None:
-    """The last key of a chunk says nothing of another key's order."""
+    """The last key of a chunk has no place in the order of a different key."""
     writer.run("create publication p for all tables")
     writer.run("create table items (a int primary key, b int not null unique)")
     writer.run("insert into items select n, -n from generate_series(1, 9) n")
@@ -211,7 +211,7 @@ def test_who_runs_since_before_the_relay_is_waited_for_unless_it_waits_for_its_c
     xid = int(writer.value("select pg_current_xact_id()::text")) & 0xFFFFFFFF
     streamed = SentTransactions()
     streamed.begin(origin(writer), [xid])
-    # It is idle in its transaction, so that it has not begun to commit.
+    # The writer is idle in its transaction, so it has not begun to commit.
     idle = ChunkRead(
         StreamServer(database), ChunkRequest("public", "items", ("p",)), streamed, is_first=False
     )
@@ -249,7 +249,7 @@ def test_lists_and_pages_that_are_too_large_are_asked_for_in_parts(
 
 
 def test_a_writer_from_before_the_table_joined_is_waited_for(database: str, writer: Session) -> None:
-    """What it wrote until then is not published, and comes with the chunk alone."""
+    """The rows that it wrote before are not published, and are only in the chunk."""
     writer.run("create table items (id int primary key)")
     writer.run("create publication p")
     writer.run("begin")
@@ -269,7 +269,7 @@ def test_a_writer_from_before_the_table_joined_is_waited_for(database: str, writ
 def test_keys_that_the_type_does_not_have_any_more_hide_no_others(
     writer: Session, reader: Connection
 ) -> None:
-    """A label was renamed, or a column has a narrower type since the keys were compared: no row has them."""
+    """A label was renamed, or a column got a narrower type since the comparison: no row has these keys."""
     writer.run("create publication p for all tables; create type mood as enum ('good', 'bad', 'so so')")
     writer.run("create table moods (m mood, n int, v int default 1, primary key (n, m))")
     writer.run("insert into moods values ('good', 1), ('bad', 2), ('so so', 3)")
@@ -291,7 +291,7 @@ def test_keys_that_the_type_does_not_have_any_more_hide_no_others(
     for some, there in cases:
         chunk = read_chunk(reader, ChunkRequest("public", "moods", ("p",), keys=some), lambda *_: None)
         assert {line if line.endswith(b"\n") else line + b"\n" for line in chunk.lines} == there
-    # That a row can't be read for another reason is said as before.
+    # A row that can't be read for another reason causes the same error as before.
     writer.run("drop publication p; create publication p for table moods where (1 / (n - 3) < 9)")
     with pytest.raises(RefusedError, match="DivisionByZero"):
         read_chunk(reader, ChunkRequest("public", "moods", ("p",), keys=keys[-1:]), lambda *_: None)

@@ -17,10 +17,11 @@ from click.testing import CliRunner
 from bwtui.cli import slots
 from bwtui.cli.main import cli
 from bwtui.compiled import load
-from bwtui.relay.healing.heal_state import HealStateStore
+from bwtui.relay.healing.heal import HealStateStore
 from bwtui.relay.process.lock import RelayLock
 from bwtui.relay.slot_checkpoint import SlotCheckpointStore
 from bwtui.sandbox.sandbox import ServiceAddresses
+from bwtui.sink.topics import TopicAdmin
 from bwtui.state_folder import state_folder
 from tests.proxy import address_of, way_to
 
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.services
 
 @pytest.fixture(autouse=True)
 def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No configuration and no variables of whoever runs the tests."""
+    """Remove the configuration and variables of the user who runs the tests."""
     for name in [name for name in os.environ if name.startswith("BWTUI_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
@@ -48,7 +49,7 @@ def session(database: str) -> Iterator[Any]:
 
 @pytest.fixture
 def slot(session: Any, database: str) -> str:
-    """A slot of pgoutput in the test's database, with a name of its own."""
+    """A pgoutput slot in the test's database, with a unique name."""
     name = "s" + database.rpartition("_")[2]
     session.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", [name])
     return name
@@ -61,7 +62,7 @@ def invoke(*args: str, stdin: str = "") -> tuple[int, str, str]:
 
 
 def doctor(*args: str) -> tuple[int, str, str]:
-    """Run ``bwtui doctor`` in a process of its own, because it leaves its clients' connections to the end."""
+    """Run ``bwtui doctor`` in a separate process, because it keeps connections open to the end."""
     code = "from bwtui.cli.main import main; main()"
     ran = subprocess.run(
         [sys.executable, "-c", code, "doctor", *args],
@@ -81,7 +82,7 @@ def listed(database: str) -> dict[str, dict[str, Any]]:
 
 
 def test_doctor_sees_a_pooler_that_refuses_replication(services: ServiceAddresses, database: str) -> None:
-    """Ordinary sessions pass it, so that every other check holds."""
+    """Ordinary sessions pass through the pooler, so all other checks pass."""
     with way_to(address_of(services.postgres), "postgres") as way:
         url = urlsplit(database)
         login = url.netloc.rpartition("@")[0]
@@ -145,7 +146,7 @@ def test_a_relay_forgets_the_slot_that_was_dropped_even_behind_its_back(
     assert (code, err) == (0, "")
     assert out.splitlines() == [
         f"slot {slot} was already missing",
-        "relay shop deleted its checkpoint, and starts with a new snapshot",
+        "deleted the checkpoint of relay shop: its next start takes a new snapshot",
     ]
     assert SlotCheckpointStore(tmp_path / "shop", system, name, slot).last is None
     assert SlotCheckpointStore(tmp_path / "shop", system, name, "another").last is not None
@@ -155,7 +156,7 @@ def test_a_relay_forgets_the_slot_that_was_dropped_even_behind_its_back(
 def test_a_drop_that_is_killed_leaves_no_heal_without_its_slot(
     database: str, slot: str, session: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A heal that is due would have the next start make the slot without a snapshot."""
+    """A pending heal would let the next start create the slot without a snapshot."""
     RelayLock.acquire("shop").release()
     session.execute("select system_identifier::text, current_database() from pg_control_system()")
     identity = (*session.fetchone(), slot)
@@ -180,7 +181,7 @@ def test_a_slot_that_is_not_there_names_the_nearest(database: str, slot: str) ->
 
 
 def test_an_active_slot_is_not_dropped(database: str, slot: str) -> None:
-    from bwtui.source.raw.session import connect_raw
+    from bwtui.source.raw_session import connect_raw
 
     reader = connect_raw(database)
     reader.exec_(
@@ -216,11 +217,29 @@ def test_doctor_finds_everything_fine(
     assert {check["result"] for check in found["checks"]} == {"ok"}
     (encoding,) = [check["message"] for check in found["checks"] if check["name"] == "encoding"]
     assert encoding.startswith("by the C extension" if load() is not None else "in Python")
-    # The folder that the command runs in comes first; this package is another version's.
+    # The current folder is searched first; this package belongs to a different version.
     (tmp_path / "bwtui_compiled").mkdir()
-    (tmp_path / "bwtui_compiled" / "__init__.py").write_text("SPEAKS = 0")
-    _, out, _ = doctor(*args)
+    (tmp_path / "bwtui_compiled" / "__init__.py").write_text("ABI_VERSION = 0")
+    code, out, _ = doctor(*args)
+    assert code == 0
     assert "ok  encoding: in Python" in out
+    assert "  !   encoding: " in out
+    assert "pip install './packaging/compiled[checksum]'" in out
+
+
+def test_a_relay_reports_a_c_extension_of_a_different_version(
+    database: str, services: ServiceAddresses, session: Any, tmp_path: Path
+) -> None:
+    session.execute("create table a (id int primary key)")
+    (tmp_path / "bwtui_compiled").mkdir()
+    (tmp_path / "bwtui_compiled" / "__init__.py").write_text("ABI_VERSION = 0")
+    slot = "s" + database.rpartition("_")[2]
+    to = ["-d", database, "-b", services.broker, "-r", services.schema_registry, "-s", slot]
+    command = [sys.executable, "-m", "bwtui", "connect", *to, "-p", slot, "--headless", "--until-caught-up"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stderr.count("ABI version 0") == 1, ran.stderr
+    assert "pip install './packaging/compiled[checksum]'" in ran.stderr
 
 
 def test_doctor_says_how_to_mend(database: str, services: ServiceAddresses, session: Any) -> None:
@@ -236,8 +255,27 @@ def test_doctor_says_how_to_mend(database: str, services: ServiceAddresses, sess
     assert checks["schema registry"]["result"] == "ok"
 
 
+def test_doctor_finds_a_compacted_topic_of_a_table_without_a_key(
+    database: str, services: ServiceAddresses, session: Any
+) -> None:
+    session.execute("create table logs (x int)")
+    prefix = database.rpartition("_")[2]
+    TopicAdmin({"bootstrap.servers": services.broker}, 1_000_000).ensure(f"{prefix}.logs", keyed=True)
+    args = ["-d", database, "-b", services.broker, "-r", services.schema_registry, "-u"]
+    code, out, _ = doctor(*args, "-p", prefix)
+    assert code == 2
+    assert (
+        f"FAIL  topics suit the tables: topic {prefix}.logs is compacted, but public.logs has no key" in out
+    )
+    assert f"set cleanup.policy=delete on topic {prefix}.logs" in out
+    code, out, _ = doctor(*args, "-p", f"{prefix}_new")
+    assert code == 0
+    assert "ok  topics suit the tables: no conflict in 1 topic" in out
+    assert out.endswith("start with 'bwtui connect' and the same options\n")
+
+
 def test_doctor_without_a_server_still_checks_the_other_ends(services: ServiceAddresses) -> None:
     args = ["-d", "host=127.0.0.1 port=1", "-b", services.broker, "-r", services.schema_registry]
     code, out, _ = doctor(*args, "--json")
     results = [check["result"] for check in json.loads(out)["checks"]]
-    assert (code, results) == (4, ["failed", "skipped", "ok", "ok", "ok"])
+    assert (code, results) == (4, ["failed", "skipped", "ok", "ok", "skipped", "ok"])

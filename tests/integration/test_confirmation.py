@@ -1,9 +1,9 @@
-"""Invariant 1 on a real server: the confirmed LSN never passes a transaction that is not acknowledged.
+"""Invariant 1 on a real server: the confirmed LSN never passes an unacknowledged transaction.
 
-Each scenario runs with two readers: psycopg2's replication cursor, which confirms transactions by itself, and
-ours. The same steps must lose a transaction with the one, and none with the other
-(docs/adr/0001-read-the-stream-through-libpq.md). In each, Z is a transaction that is acknowledged, and A one
-that is read and never acknowledged; then the connection is cut.
+Each scenario runs with two readers: psycopg2's replication cursor, which confirms transactions automatically,
+and ours. The same steps must lose a transaction with psycopg2's, and none with ours
+(docs/adr/0001-read-the-stream-through-libpq.md). In each scenario Z is an acknowledged transaction, and A one
+that is read but never acknowledged; then the connection is cut.
 """
 
 import secrets
@@ -27,10 +27,10 @@ from tests.integration.confirmation_readers import (
 )
 from tests.waiting import eventually
 
-#: More than the socket buffers between server and reader hold, so that the server is stopped in the middle.
+#: More than the socket buffers between server and reader hold, so that the server blocks in the middle.
 BIG = "insert into b select i, repeat('x', 1900) from generate_series(1, 8000) i"
-#: For the scenario that needs the server's own keepalive; it sends one after half of this, and ends the
-#: session after the other half, within which a machine that stalls has to bring the answer.
+#: For the scenario that needs the server's own keepalive. The server sends one after half of this time, and
+#: ends the session after the other half, which even a machine that stalls must meet.
 SENDER_TIMEOUT = 15
 
 
@@ -48,33 +48,33 @@ def source(database: str) -> Iterator[Session]:
 
 @pytest.fixture
 def slot(source: Session) -> str:
-    """The name of a fresh slot."""
+    """Return an unused slot name."""
     name = f"confirmation_{secrets.token_hex(4)}"
     source.run("select pg_create_logical_replication_slot(%s, 'pgoutput')", name)
     return name
 
 
 def commit(source: Session, table: str) -> int:
-    """Commit one row of ``table``, and return an LSN behind its transaction."""
+    """Commit one row of ``table``, and return an LSN after its transaction."""
     source.run(f"insert into {table} select coalesce(max(id), 0) + 1, 'small' from {table}")
     return source.wal_end()
 
 
 def note_position(other: Session) -> int:
-    """Return an LSN that the server passes when it has read all of the open transaction but its COMMIT."""
+    """Return an LSN that the server passes once it has read the open transaction except for its COMMIT."""
     lsn = other.wal_inserted()
     other.run("insert into other.unpublished values ('behind that position')")
     return lsn
 
 
 def wait_blocked(source: Session, reader: Reader) -> None:
-    """Wait until the server can't send on, because the reader does not read."""
+    """Wait until the server is blocked in sending, because the reader does not read."""
     sql = "select wait_event = 'WalSenderWriteData' from pg_stat_activity where pid = %s"
     eventually("the server waits for the reader", lambda: source.value(sql, reader.pid))
 
 
 def check(source: Session, slot: str, reader: Reader, behind_a: int, middle: int) -> None:
-    """Let the reader read a keepalive at ``middle``, cut the connection, and see whether A comes again."""
+    """Let the reader read a keepalive at ``middle``, cut the connection, and check that A is repeated."""
     now = source.value("select clock_timestamp()")
     reader.read_keepalive(middle)
     if reader.loses:
@@ -91,7 +91,7 @@ def check(source: Session, slot: str, reader: Reader, behind_a: int, middle: int
 
 @pytest.mark.parametrize("make", READERS)
 def test_interleaved(make: MakeReader, database: str, source: Session, slot: str, tmp_path: Path) -> None:
-    """B began before Z and is read behind A; the reader pauses, and the server asks if it still lives."""
+    """B began before Z and is read after A; the reader pauses, and the server requests a sign of life."""
     dsn = with_options(database, wal_sender_timeout=f"{SENDER_TIMEOUT}s")
     reader = make(dsn, slot, tmp_path)
     with session(database) as other:
@@ -115,7 +115,7 @@ def test_interleaved(make: MakeReader, database: str, source: Session, slot: str
 
 @pytest.mark.parametrize("make", READERS)
 def test_reply(make: MakeReader, database: str, source: Session, slot: str, tmp_path: Path) -> None:
-    """As `test_interleaved`, with no pause at all: the reader asks for a keepalive in the middle of B."""
+    """As `test_interleaved`, without any pause: the reader requests a keepalive in the middle of B."""
     reader = make(database, slot, tmp_path)
     with session(database) as other:
         other.run("begin")
@@ -169,7 +169,7 @@ def test_streaming(make: MakeBlockReader, database: str, source: Session, slot: 
         reader.acknowledge("z")
         behind_a = commit(source, "a")
         reader.hold("a")
-        # Another transaction makes memory short, and the largest one is sent: B.
+        # A second transaction fills the memory, and the server streams the largest one: B.
         c.run("begin")
         c.run("insert into c select i, repeat(md5(i::text), 40) from generate_series(1, 25) i")
         middle = note_position(c)
@@ -181,7 +181,7 @@ def test_streaming(make: MakeBlockReader, database: str, source: Session, slot: 
 
 @pytest.fixture
 def relay(database: str, source: Session, slot: str, tmp_path: Path) -> Iterator[HeldRelay]:
-    """The relay's streaming phase, all of whose messages are acknowledged but those of table a."""
+    """The relay's streaming phase; all messages are acknowledged except those of table a."""
     relay = HeldRelay(database, slot, tmp_path)
     relay.sink.held.add("a")
     yield relay
@@ -189,23 +189,23 @@ def relay(database: str, source: Session, slot: str, tmp_path: Path) -> Iterator
 
 
 def write_unpublished(source: Session) -> int:
-    """Write WAL that no message comes of, and return where it ends."""
+    """Write WAL that produces no message, and return its end."""
     source.run("insert into other.unpublished select md5(i::text) from generate_series(1, 5000) i")
     return source.wal_end()
 
 
 def wait_for_keepalive(relay: HeldRelay, lsn: int) -> None:
-    """Wait until a keepalive at ``lsn`` or later has come."""
+    """Wait until a keepalive at ``lsn`` or later has arrived."""
     eventually("the keepalive has come", lambda: relay.report.server_lsn >= lsn)
 
 
 def test_an_idle_slot_advances(
     relay: HeldRelay, source: Session, slot: str, services: ServiceAddresses
 ) -> None:
-    """WAL of other databases and of unpublished tables goes on, and the slot follows within a second.
+    """WAL of other databases and of unpublished tables grows, and the slot follows within a second.
 
-    Not each time, as the machine may stall. Who told the server every five seconds, or when it asks, would be
-    late each time but the first: the next time begins when the server was just told.
+    Not each time, because the machine may stall. A relay that confirmed only every five seconds, or on
+    request, would be late each time but the first, because each time begins right after a confirmation.
     """
     commit(source, "z")
     relay.wait_sent("z")
@@ -218,7 +218,7 @@ def test_an_idle_slot_advances(
 
 
 def seconds_until_confirmed(source: Session, slot: str, end: int) -> float:
-    """Return how long the slot takes to get to ``end``."""
+    """Return how long the slot takes to reach ``end``."""
     begun = time.monotonic()
     eventually("the slot is at the end of the WAL", lambda: source.confirmed(slot) >= end)
     return time.monotonic() - begun
@@ -227,7 +227,7 @@ def seconds_until_confirmed(source: Session, slot: str, end: int) -> float:
 def test_a_slot_waits_for_an_unacknowledged_transaction(
     relay: HeldRelay, source: Session, slot: str, database: str
 ) -> None:
-    """However much WAL follows, the slot stays before the transaction; then it is at the end at once."""
+    """However much WAL follows, the slot stays before the transaction; after its end it advances at once."""
     eventually(
         "the slot goes on soon",
         lambda: seconds_of_release(relay, source, slot) < 1.5,
@@ -235,7 +235,7 @@ def test_a_slot_waits_for_an_unacknowledged_transaction(
 
 
 def seconds_of_release(relay: HeldRelay, source: Session, slot: str) -> float:
-    """Go through it once; return how long the slot takes at last, which is more when the machine stalls."""
+    """Run the scenario once; return the slot's delay at the end, which is longer if the machine stalls."""
     relay.sink.held.add("a")
     relay.sink.sent.clear()
     before = source.wal_end()
@@ -257,7 +257,10 @@ def seconds_of_release(relay: HeldRelay, source: Session, slot: str) -> float:
 
 
 def test_write_flush_and_apply_are_the_same(relay: HeldRelay, source: Session) -> None:
-    """What is durable is reported as all three; the server's prompt idle keepalive rests on that."""
+    """The durable position is reported as all three.
+
+    The server's prompt keepalive when idle depends on it.
+    """
     end = commit(source, "z")
     relay.wait_sent("z")
     sql = """select write_lsn, flush_lsn, replay_lsn from pg_stat_replication

@@ -1,4 +1,7 @@
-"""A broker's disk has damaged a batch: its messages are lost, all others are read, and the audit says so."""
+"""A broker's disk has damaged a batch.
+
+Its messages are lost, all others are read, and the audit reports it.
+"""
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
@@ -9,11 +12,9 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from bwtui.kafka import damage as kafka_damage
+from bwtui.kafka import scan as kafka_damage
 from bwtui.kafka import scan as kafka_scan
-from bwtui.kafka.offsets import pin
-from bwtui.kafka.scan import SplitScan
-from bwtui.kafka.splits import Split
+from bwtui.kafka.scan import Split, SplitScan, pin
 from bwtui.sandbox.sandbox import Sandbox, ServiceAddresses
 from bwtui.verify import recording as verify
 from tests.attempts import Attempts
@@ -26,13 +27,13 @@ from tests.waiting import eventually
 
 pytestmark = pytest.mark.services
 
-#: Length of a batch's header, and where in it the records begin.
+#: Length of a batch's header, and offset of the records in it.
 _HEAD = 61
 BATCHES, SIZE = 8, 10
 
 
 class Batch(NamedTuple):
-    """A batch in a segment file: where it lies, and its offsets ``[low, high)``."""
+    """A batch in a segment file: its position, and its offsets ``[low, high)``."""
 
     at: int
     length: int
@@ -41,7 +42,7 @@ class Batch(NamedTuple):
 
 
 def log_file(sandbox: Sandbox, topic: str, partition: int = 0) -> Path:
-    """Return the one segment file of a partition."""
+    """Return the only segment file of a partition."""
     (path,) = (sandbox.folder / "data").rglob(f"{topic}-{partition}/*.log")
     return path
 
@@ -57,13 +58,13 @@ def batches(path: Path) -> list[Batch]:
     return found
 
 
-#: What was changed: where, and what stood there.
+#: The changes: file, position, and the original bytes.
 _changed: list[tuple[Path, int, bytes]] = []
 
 
 @pytest.fixture(autouse=True)
 def mended() -> Iterator[None]:
-    """Put everything back: a broker that is started again reads all logs, and does not come up over these."""
+    """Restore all files: a restarted broker reads all logs, and does not start with damaged ones."""
     yield
     while _changed:
         path, at, before = _changed.pop()
@@ -90,7 +91,7 @@ def flip(path: Path, batch: Batch, place: int) -> None:
 
 @pytest.fixture
 def topic(services: ServiceAddresses, request: pytest.FixtureRequest) -> Callable[..., str]:
-    """Make a topic of one partition that holds eight batches of ten messages."""
+    """Create a topic of one partition that holds eight batches of ten messages."""
 
     def make(**settings: str) -> str:
         config = {"bootstrap.servers": services.broker}
@@ -160,7 +161,7 @@ def test_a_header_that_says_nothing_sensible_is_passed_over(
     name = topic()
     path = log_file(sandbox, name)
     there = batches(path)
-    # The magic byte: no version of a batch that there is.
+    # The magic byte: no batch format has this version.
     overwrite(path, there[3].at + 16, b"\x63")
     monkeypatch.setattr(kafka_damage, "_SILENCE_SECONDS", 0.4)
     offsets, holes = scan(services, name)
@@ -168,7 +169,7 @@ def test_a_header_that_says_nothing_sensible_is_passed_over(
     assert offsets.isdisjoint(range(30, 40))
     assert set(range(30)) <= offsets
     assert [tuple(hole) for hole in holes] == [("damaged", 30, 40)]
-    # A task that begins within it is told nothing at all.
+    # A task that begins within the batch gets no error at all.
     monkeypatch.setattr(kafka_scan, "_SILENCE_SECONDS", 0.5)
     assert scan(services, name, 35, 65) == (set(range(40, 65)), [("damaged", 35, 40)])
 
@@ -179,7 +180,7 @@ def test_a_header_whose_offset_is_damaged_too_hides_nothing_behind_it(
     name = topic()
     path = log_file(sandbox, name)
     batch = batches(path)[3]
-    # The broker, too, takes it for what is asked for, up to where its index leads past it.
+    # The broker, too, returns the batch for the requested offset, until its index leads past it.
     overwrite(path, batch.at, struct.pack(">qiiB", 1 << 40, batch.length - 12, 0, 0x63))
     monkeypatch.setattr(kafka_damage, "_SILENCE_SECONDS", 0.4)
     offsets, holes = scan(services, name)
@@ -234,7 +235,7 @@ def test_tables_are_not_clean_beside_a_damaged_batch(
             source.run("update t set v = %s", value)
             eventually("the update is there", has(number))
         path = log_file(sandbox, topic)
-        # What can be read ends with the value that the row has.
+        # The last readable record has the row's value.
         for batch in batches(path)[-2:]:
             flip(path, batch, batch.length - 5)
         ended, report = verify_database(attempts, database)

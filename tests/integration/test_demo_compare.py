@@ -1,4 +1,4 @@
-"""The comparison on real services: equal when it is, and the right numbers for everything that is planted."""
+"""The comparison on real services: equal if it is, and the right numbers for all planted differences."""
 
 import contextlib
 import uuid
@@ -27,7 +27,7 @@ SIZE = ShopSize(customers=40, products=20, orders=60, audit=30)
 
 @dataclass
 class Published:
-    """A shop whose topics say what its tables do."""
+    """A shop whose topics equal its tables."""
 
     connection: Connection
     publisher: Publisher
@@ -46,7 +46,7 @@ class Published:
             return compare(self.connection, reader, TABLES, self.publisher.prefix)
 
     def differing(self) -> dict[str, TableVerdict]:
-        """Compare, and see that the command ends with exit code 1; return the tables that differ."""
+        """Compare, and check that the command ends with exit code 1; return the tables that differ."""
         comparison = self.compare()
         assert comparison.outcome == "different"
         assert report(comparison, {}, as_json=True) == 1

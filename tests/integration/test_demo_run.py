@@ -39,13 +39,13 @@ def demo(sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
 
 
 def until_streaming(demo: Demo) -> None:
-    """Wait until the snapshot is over and updates and deletes have come through the stream."""
+    """Wait until the snapshot is complete and the stream has sent updates and deletes."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         demo.check()
         found = demo.status().tables
         tables = found.values()
-        # Enough updates of orders that some have several versions, which can be put out of order.
+        # Enough updates of orders that some have several versions, so the order can be wrong.
         orders = found["public.orders"].updates if "public.orders" in found else 0
         if (
             orders > 250
@@ -58,7 +58,7 @@ def until_streaming(demo: Demo) -> None:
 
 
 def test_a_shop_that_another_relay_reads_is_not_made_anew(services: ServiceAddresses, database: str) -> None:
-    """As once somebody has pointed a relay of their own at the demo's services, and shows the demo again."""
+    """As after a user has connected a relay of their own to the demo's services, and runs the demo again."""
     slot = f"other_{time.monotonic_ns():x}"
     with session(database) as opened:
         opened.run("select pg_create_logical_replication_slot(%s, 'pgoutput')", slot)
@@ -126,7 +126,7 @@ def test_a_demo_that_is_too_short_for_its_faults_goes_on_until_it_has_enough(
 
 
 def _counted_by_duckdb(recording: str) -> dict[str, int]:
-    """Return how many rows each table has, found by someone who has nothing but sealed Parquet."""
+    """Return the number of rows of each table, read only from the sealed Parquet files."""
     found = (
         duckdb.connect()
         .execute(
@@ -142,7 +142,7 @@ def _counted_by_duckdb(recording: str) -> dict[str, int]:
 
 
 def _plant(sandbox: Sandbox) -> None:
-    """Insert, delete and update a row each, now that no relay is there to tell the topics."""
+    """Insert, delete and update a row each, now that no relay runs to send them."""
     services = sandbox.services()
     with (
         contextlib.closing(shop.connect(services.postgres, shop.DATABASE)) as connection,

@@ -1,4 +1,4 @@
-"""All differing keys of tables and topics, as what mends a topic gets them: PostgreSQL's texts, and bytes."""
+"""All differing keys of tables and topics, in the form that a repair needs: PostgreSQL's texts, and bytes."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -8,9 +8,9 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.schema_registry import SchemaRegistryClient
 
-from bwtui.audit.decoding import schema_id
+from bwtui.audit.canonical_values import schema_id
 from bwtui.audit.report import AuditSummary
-from bwtui.source.raw.session import connect_raw
+from bwtui.source.raw_session import connect_raw
 from bwtui.source.slot import create_temporary
 from bwtui.verify.database import (
     ComparedTable,
@@ -27,7 +27,7 @@ from tests.raw_topic import raw_messages, raw_records
 
 pytestmark = pytest.mark.services
 
-#: Keys of which a decoded value does not say how PostgreSQL writes them, and one that has all that delimits.
+#: Keys whose decoded value does not determine PostgreSQL's text, and one with every delimiter.
 _KEYS = {
     "f8": ("float8", ["0.1", "1e+300", "3", "-Infinity"]),
     "m": ("money", ["$1.50", "-$2.00", "$3.00", "$1,234,567.00"]),
@@ -69,7 +69,7 @@ def test_keys_of_both_sides(attempts: Attempts, source: Session, database: str) 
             one = by_class[of]
             assert one.is_proven and one.raw == sent[name][number][1]
             assert one.key is not None and len(one.key) == 1
-            # Of a row that is not there PostgreSQL has no text of its own.
+            # PostgreSQL has no text for a row that is not there.
             assert of == "extra_key" or (one.key[0].rstrip(),) == (texts[number],)
             assert source.value(f"select %s::{kind} = %s::{kind}", *one.key, texts[number])
     doubts, differences = found["public.unkeyed"]
@@ -97,7 +97,7 @@ def test_keys_that_no_row_can_have(attempts: Attempts, source: Session, database
 
 
 def test_schemas_that_the_registry_does_not_have(attempts: Attempts, source: Session, database: str) -> None:
-    """Nothing is known of such records, except that one alone among many is damaged."""
+    """Nothing can be proven about such records; a single one among many counts as damaged."""
     for name in ("lost", "whole"):
         source.run(f"create table {name} (id int primary key, v int)")
         source.run(f"insert into {name} select g, g from generate_series(1, 9) g")
@@ -125,17 +125,17 @@ def test_schemas_that_the_registry_does_not_have(attempts: Attempts, source: Ses
         assert [one.name for one in doubts] == ["undecodable"]
         assert (report.verdict, report.wrong) == ("anomalies", {"different_row": 1})
         said = [note for note in report.notes if "the schema registry has no schema" in note]
-        # Values of keys that nobody can read are not looked at.
+        # Values under unreadable keys are not checked.
         named, part = (key_id, "keys") if key_id in gone else (value_id, "values")
         assert len(said) == 1 and f" {named}, to which 9 {part} of {topics['lost']} refer" in said[0]
-        # A row that certainly none of these keys is of is missing all the same.
+        # A row that certainly belongs to none of these keys is missing all the same.
         source.run("delete from lost where id = 10; insert into lost values (10, 10)")
         _, report = _reported(attempts, database, tables, frozenset(gone))
         assert report.wrong.get("missing_key", 0) == (10 if key_id in gone else 1)
         source.run("delete from lost where id = 10")
 
 
-# -- what they share -----------------------------------------------------------------------------------------
+# -- helpers -------------------------------------------------------------------------------------------------
 
 
 def _table(
@@ -159,7 +159,7 @@ def _sent(attempts: Attempts, topic: str) -> dict[int, tuple[int, bytes]]:
 
 
 def _compared(attempts: Attempts, dsn: str, tables: Sequence[ComparedTable]) -> _Found:
-    """Compare at a fence of the test's own, while no relay runs."""
+    """Compare at the test's own fence, while no relay runs."""
     found, report = _reported(attempts, dsn, tables)
     assert report.found == {
         name: sum(one.name == name for _, every in found.values() for one in every) for name in report.found
@@ -170,7 +170,7 @@ def _compared(attempts: Attempts, dsn: str, tables: Sequence[ComparedTable]) -> 
 def _reported(
     attempts: Attempts, dsn: str, tables: Sequence[ComparedTable], gone: frozenset[int | None] = frozenset()
 ) -> tuple[_Found, AuditSummary]:
-    """Return the report as well; the registry answers as one that does not have the schemas ``gone``."""
+    """Return the report as well; the registry answers as if it lacked the schemas ``gone``."""
     found: _Found = {}
 
     def take(table: ComparedTable, doubts: Sequence[Doubt], differences: Iterator[KeyDifference]) -> None:

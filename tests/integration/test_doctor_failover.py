@@ -1,4 +1,4 @@
-"""``bwtui doctor`` on whether a relay would go on behind a promotion."""
+"""``bwtui doctor`` on whether a relay would continue after a promotion."""
 
 import json
 from collections.abc import Iterator
@@ -27,12 +27,12 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
 
 @pytest.fixture
 def attempts(services: ServiceAddresses, tmp_path: Path) -> Attempts:
-    """Runs of bwtui, with a state folder of the test's own."""
+    """Runs of bwtui, with a separate state folder."""
     return Attempts(services, tmp_path)
 
 
 def doctor(attempts: Attempts, dsn: str, *args: str) -> tuple[str, dict[str, list[dict[str, Any]]]]:
-    """Return what is said of failover, and the warnings by name; none of it changes the exit code."""
+    """Return the message on failover, and the warnings by name; none of them changes the exit code."""
     services = attempts.services
     ends = ["-d", dsn, "-b", services.broker, "-r", services.schema_registry, "-s", SLOT]
     ended = attempts.command("doctor", *ends, "--json", *args)
@@ -54,21 +54,21 @@ def test_what_is_missing_is_told_and_what_is_printed_mends_it(pair: Pair, attemp
     assert "names one host" in warnings["failover"][0]["message"]
     (waits,) = warnings["synchronized_standby_slots"]
     assert "before a standby does" in waits["message"]
-    # It is printed such that psql takes it.
+    # It is printed in a form that psql accepts.
     for statement in waits["hint"].removeprefix("run: ").split(";")[:-1]:
         primary.ask(statement)
     assert primary.ask("show synchronized_standby_slots") == [("of_b",)]
     prospect, warnings = doctor(attempts, pair.hosts)
     assert not warnings.keys() & {"failover", "synchronized_standby_slots", f"standby {_place(pair)}"}
     assert "--no-failover" in doctor(attempts, pair.hosts, "--no-failover")[0]
-    # A slot by that name, which is none that comes along; then one that does, and is not there as yet.
+    # First a slot by that name without failover; then one with failover that the standby does not have yet.
     primary.ask(f"select pg_create_logical_replication_slot('{SLOT}', 'pgoutput')")
     primary.ask(f"create publication bwtui_{SLOT} for table fine")
     told = doctor(attempts, pair.hosts)[0]
     assert (
         "becomes a failover slot" in told and "while a standby in synchronized_standby_slots is down" in told
     )
-    # To a single host nothing changes, unless that is asked for.
+    # For a single host nothing changes, unless failover is requested.
     assert "--failover makes it one" in doctor(attempts, primary.dsn)[0]
     assert "becomes a failover slot" in doctor(attempts, primary.dsn, "--failover")[0]
     primary.ask(f"select pg_drop_replication_slot('{SLOT}')")

@@ -1,4 +1,4 @@
-"""Servers whose databases are not in UTF-8: the topics are all the same."""
+"""Servers whose databases are not in UTF-8: the topics are correct all the same."""
 
 import io
 import json
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.services
 
 @pytest.fixture(params=["LATIN1", "SQL_ASCII"])
 def encoded(database: str, request: pytest.FixtureRequest) -> Iterator[str]:
-    """A database in that encoding, beside the test's own; its slot goes with it."""
+    """A database in that encoding, in addition to the test's own; its slot is dropped with it."""
     name = urlsplit(database).path.strip("/")[-50:] + "_encoded"
     with closing(psycopg2.connect(database)) as owner, owner.cursor() as cursor:
         owner.autocommit = True
@@ -40,13 +40,13 @@ def encoded(database: str, request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def relayed(database: str, statements: list[str]) -> tuple[str, list[dict[str, Any]]]:
-    """Run the statements in a session of the relay's kind; return the encoding and what a consumer reads."""
+    """Run the statements in a session of the relay's kind; return the encoding and a consumer's view."""
     with closing(connect(database)) as connection, connection.cursor() as cursor:
         connection.set_client_encoding("UTF8")
         cursor.execute("show server_encoding")
         ((encoding,),) = cursor.fetchall()
         if encoding == "SQL_ASCII":
-            # With UTF8 the server would refuse to send bytes that are not, and the slot would stand still.
+            # With UTF8 the server would refuse to send invalid bytes, and the slot would not advance.
             cursor.execute("select set_config('client_encoding', 'SQL_ASCII', false)")
         for statement in ("create publication p for all tables", *statements[:1]):
             cursor.execute(statement)
@@ -108,7 +108,7 @@ def test_bytes_that_are_no_text_in_any_encoding_keep_their_bytes(encoded: str) -
 def test_a_name_that_is_no_text_is_refused(
     encoded: str, became: int, services: ServiceAddresses, tmp_path: Path
 ) -> None:
-    """Six is UTF8, in which PostgreSQL then sends the name as it is."""
+    """Six is UTF8, in which PostgreSQL then sends the name unchanged."""
     with closing(psycopg2.connect(encoded)) as owner, owner.cursor() as cursor:
         owner.autocommit = True
         cursor.execute("select set_config('client_encoding', 'SQL_ASCII', false)")
@@ -121,7 +121,7 @@ def test_a_name_that_is_no_text_is_refused(
 
 @pytest.mark.parametrize("encoded", ["LATIN1", "EUC_JP"], indirect=True)
 def test_through_the_relay(encoded: str, services: ServiceAddresses, tmp_path: Path) -> None:
-    """In the snapshot and in the stream; the byte of a "char" comes back as the server wrote it."""
+    """In the snapshot and in the stream; the byte of a "char" is returned as the server wrote it."""
     attempts = Attempts(services, tmp_path)
     latin = "LATIN1" in relayed_encoding(encoded)
     text, byte = ("größe", r"\351") if latin else ("日本", "x")
@@ -150,7 +150,7 @@ def test_the_audit_of_texts_that_are_none(encoded: str, services: ServiceAddress
     with session(encoded) as source:
         source.run("create table t (k text primary key, v text, a text[], n int)")
         source.run("insert into t values (E'\\xe9', E'\\xff', array[E'a\\xff'], 1), ('b', 'c', '{d}', 2)")
-        # In a key this text is not the byte above, nor this the bytes of it.
+        # These keys look like the byte above and like the first key's bytes, but all must stay distinct.
         source.run(r"insert into t values ('\xe9', 'd', '{e}', 4), ('\x5c786539', 'e', '{f}', 5)")
         source.run("create table plain (id int primary key); insert into plain values (1)")
         source.run(

@@ -1,4 +1,4 @@
-"""Everything over TLS, and with passwords: relay, recording, audit, replay, doctor."""
+"""Relay, recording, audit, replay and doctor with TLS and passwords."""
 
 import json
 import re
@@ -38,20 +38,19 @@ insert into orders select i, 'note ' || i from generate_series(1, 500) i
 
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    """Certificates."""
     return Authority(tmp_path_factory.mktemp("authority"))
 
 
 @pytest.fixture(scope="module")
 def kafka(authority: Authority) -> Iterator[dict[str, str]]:
-    """The settings with which the secure broker lets a client in."""
+    """Client settings that the secure broker accepts."""
     with secure_kafka(authority) as client:
         yield client
 
 
 @pytest.fixture(scope="module")
 def dsn(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A PostgreSQL that lets nobody in without TLS."""
+    """A PostgreSQL that rejects connections without TLS."""
     rules = tmp_path_factory.mktemp("rules") / "pg_hba.conf"
     rules.write_text("hostssl all all all trust\nhostssl replication all all trust\n")
     server = SecondPostgres()
@@ -80,7 +79,7 @@ def attempts(
 def write_settings(
     folder: Path, kafka: dict[str, str], authority: Authority, *, registry: dict[str, str] | None = None
 ) -> None:
-    """Write what is needed to be let in; ``registry`` replaces some of the registry's settings."""
+    """Write the credentials; ``registry`` replaces some of the registry's settings."""
     known = {"ssl.ca.location": str(authority.file), "basic.auth.user.info": f"{USER}:{PASSWORD}"}
     tables = {
         "kafka": {key: value for key, value in kafka.items() if key != "bootstrap.servers"},
@@ -154,7 +153,7 @@ def test_the_registry_does_not_let_us_in(
 
 @contextmanager
 def denied(kafka: dict[str, str], topic: str, operation: AclOperation) -> Iterator[None]:
-    """Take a right of the relay's user away for a while."""
+    """Revoke a right of the relay's user for a while."""
     admin = AdminClient({**kafka})
     name = (ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, f"User:{USER}", "*")
     allowed = AclBinding(*name, AclOperation.ALL, AclPermissionType.ALLOW)
@@ -186,12 +185,12 @@ def test_a_right_that_is_missing_is_no_rows_fault(
             assert not list(attempts.state.rglob("dead-letters.jsonl"))
         counted = attempts.succeed(dsn, "--table", "guarded", "-e", "log")
         assert counted.status["tables"]["public.guarded"]["inserts"] == 50
-        # The others count what the whole database has.
+        # Other tests count the rows of the whole database.
         opened.run("drop table guarded")
 
 
 def _take_rows(attempts: Attempts, kafka: dict[str, str], topic: str, keys: set[int]) -> None:
-    """Put tombstones behind the newest rows of some keys, as somebody else would."""
+    """Write tombstones after the newest rows of some keys, as another producer would."""
     own = {name.replace(".", "_"): value for name, value in kafka.items()}
     messages = raw_topics(attempts.services, [topic], **own)[topic]
     producer = Producer({**kafka, "partitioner": "murmur2_random"})
@@ -211,7 +210,10 @@ create table open (id int primary key)
 def test_a_right_that_goes_while_rows_are_sent_again(
     attempts: Attempts, dsn: str, kafka: dict[str, str]
 ) -> None:
-    """Of a snapshot, and of a repair: each says so, the stream goes on, and nothing is lost."""
+    """A rejected snapshot and a rejected repair.
+
+    Each reports it, the stream continues, and nothing is lost.
+    """
     topic, relay = f"{attempts.name}.guarded", ("--relay", attempts.name)
     shut = f"Kafka rejects every message for topic {topic}: "
     with session(dsn) as opened:
@@ -260,7 +262,7 @@ def _sent(attempts: Attempts) -> dict[str, Any]:
 def test_a_right_that_goes_while_a_slot_is_healed(
     attempts: Attempts, dsn: str, kafka: dict[str, str]
 ) -> None:
-    """The heal stays due, says why, and is done once the right is back."""
+    """The heal stays pending, gives the reason, and is done once the right is granted again."""
     topic = f"{attempts.name}.guarded"
     options = ("-f", "json", "--table", "guarded", "--heal")
     with session(dsn) as opened:

@@ -1,7 +1,7 @@
-"""Every PostgreSQL that is supported, beside the one of all other tests: a few tables through a whole relay.
+"""A few tables through a whole relay on every supported PostgreSQL, not only the default one.
 
-What differs between them is the catalog, and what pgoutput leaves out. With BWTUI_TEST_POSTGRES=15, `make
-test` runs everything on one of them.
+The versions differ in their catalog, and in what pgoutput omits. With BWTUI_TEST_POSTGRES=15, `make test`
+runs everything on one version.
 """
 
 from collections.abc import Iterator
@@ -57,7 +57,7 @@ delete from kinds where n = 6
 def _others() -> Iterator[int]:
     for major in MAJORS:
         if major != MAJOR:
-            # Not every machine has every one.
+            # Not every machine has every version.
             with suppress(RefusedError):
                 postgres_group(major)
                 yield major
@@ -98,7 +98,7 @@ def test_a_relay(major: int, services: ServiceAddresses, tmp_path: Path) -> None
 
 
 def shown(row: dict[str, object] | None) -> dict[str, object]:
-    """Return a row as it is compared."""
+    """Return a row in the form that is compared."""
     assert row is not None
     return {
         name: str(value) if name == "price" else value

@@ -1,4 +1,4 @@
-"""The journey of a key with real services: what the engine notes of sampled changes, and what Kafka has."""
+"""The journey of a key with real services: the engine's notes on sampled changes, and Kafka's records."""
 
 import time
 from collections.abc import Iterator
@@ -9,19 +9,16 @@ import pytest
 
 from bwtui.kafka.key_reader import KeyReader
 from bwtui.model.status import ChangeSample, SchemaEntry
-from bwtui.recording.reading.explain import RowKey
+from bwtui.recording.explain import RowKey
 from bwtui.relay.process import control, launch
 from bwtui.sandbox.sandbox import ServiceAddresses
 from bwtui.settings import RelaySettings
-from bwtui.tui.audit.kafka_records import RecordDecoder
-from bwtui.tui.journey.change_path import sampled_way
-from bwtui.tui.journey.field_comparison import said_against
-from bwtui.tui.journey.key_history import key_of, merged, sampled
-from bwtui.tui.journey.key_matching import same_bytes, same_text
+from bwtui.tui.audit.records import RecordDecoder, same_bytes, same_text
+from bwtui.tui.journey import compare_with_sample, key_of_sample, merged, sampled, sampled_path
 from tests.database import Session
 from tests.waiting import eventually
 
-#: What people call columns and keys.
+#: An unusual column name, and a hostile key value.
 NAME, KEY = "odd name", "it's \x1b[31m \u202e 'x' or 1=1 --\n"
 
 
@@ -57,7 +54,7 @@ def relay(
 
 
 def samples(relay: str) -> list[ChangeSample]:
-    """Return what the engine has sampled."""
+    """Return the engine's samples."""
     return [ChangeSample.from_json(one) for one in control.request(relay, {"request": "changes", "after": 0})]
 
 
@@ -66,16 +63,16 @@ def test_a_change_is_followed_from_its_commit_into_kafka(
 ) -> None:
     eventually("it streams", lambda: source.reader(relay))
     source.run("insert into t values (%s, 7, 'one')", KEY)
-    # The relay takes one sample in 20 milliseconds, so a change waits until the one before is through.
+    # The relay takes one sample in 20 milliseconds, so a change waits until the one before is done.
     eventually("the first was acknowledged", lambda: _done(samples(relay), 1))
     source.run(f'select pg_sleep(0.05); update t set body = %s where "{NAME}" = %s', "two", KEY)
     eventually("two were acknowledged", lambda: _done(samples(relay), 2))
     source.run(f'select pg_sleep(0.05); update t set body = %s where "{NAME}" = %s', "three", KEY)
     found = eventually("all were acknowledged", lambda: _done(samples(relay), 3))
-    key = key_of(found[0], (NAME, "line"))
+    key = key_of_sample(found[0], (NAME, "line"))
     assert key == RowKey("public.t", (NAME, "line"), (KEY.encode(), b"7"))
     for one in found:
-        way = sampled_way(one)
+        way = sampled_path(one)
         assert [leg.name for leg in way.legs] == ["received", "encoded", "produced", "acknowledged"]
         assert way.total is not None
         assert way.total < 30
@@ -96,7 +93,7 @@ def test_a_change_is_followed_from_its_commit_into_kafka(
         assert moment.is_sure == (how != "alone")
         if how == "recorded":
             assert (moment.sample.partition, moment.sample.offset) == moment.place
-        assert said_against(moment.sample.fields, moment.stored, reader)[0].tone == "good"
+        assert compare_with_sample(moment.sample.fields, moment.stored, reader)[0].tone == "good"
 
 
 def _done(found: list[ChangeSample], number: int) -> list[ChangeSample] | None:

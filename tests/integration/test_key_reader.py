@@ -1,4 +1,4 @@
-"""Records of one key, read out of a real Kafka: found, bounded, and given up on when nobody answers."""
+"""Read the records of one key from a real Kafka: with bounds, and with a timeout."""
 
 import threading
 import time
@@ -26,7 +26,7 @@ def topic(services: ServiceAddresses) -> str:
 
 @pytest.fixture
 def reader(services: ServiceAddresses) -> Iterator[KeyReader]:
-    """What reads keys."""
+    """Return a reader of keys."""
     with closing(KeyReader({"bootstrap.servers": services.broker})) as made:
         yield made
 
@@ -44,7 +44,7 @@ def produce(services: ServiceAddresses, topic: str, *records: tuple[int, bytes |
 def test_of_a_busy_key_the_newest_records_are_kept(
     services: ServiceAddresses, topic: str, reader: KeyReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Records that are dropped for their number leave room for the bytes of later ones."""
+    """Records dropped because of their number leave room for the bytes of later ones."""
     monkeypatch.setattr(module, "_KEPT_BYTES", 300_000)
     values = [200] * module.KEPT + [10] * (2 * module.KEPT) + [20_000] * 12
     produce(services, topic, *((0, b"key", b"v" * size) for size in values))
@@ -59,7 +59,7 @@ def test_the_records_of_a_key_are_found_in_every_partition(
     records = [(n % 3, b"key %d" % (n % 10), b"value %d" % n) for n in range(300)]
     produce(services, topic, *records, (1, b"key 4", None), (2, None, b"keyless"))
     found = reader.of_key(topic, b"key 4".__eq__)
-    assert (found.count, len(found.records), found.looked, found.is_cut) == (31, 31, 302, False)
+    assert (found.count, len(found.records), found.scanned, found.is_cut) == (31, 31, 302, False)
     assert found.newest is not None
     assert (found.newest.partition, found.newest.value) == (1, None)
     assert found.newest.timestamp == 1_700_000_300_000
@@ -70,7 +70,7 @@ def test_the_records_of_a_key_are_found_in_every_partition(
     alone = reader.of_key(topic, b"key 4".__eq__, 1)
     assert {record.partition for record in alone.records} == {1}
     assert reader.of_key(topic, b"nobody".__eq__).newest is None
-    # A broker that has answered, and hangs up since, wants no other protocol.
+    # A broker that has answered before and now closes connections does not need another protocol.
     assert reader._heard.has_answered
 
 
@@ -80,10 +80,10 @@ def test_a_search_reads_the_newest_offsets_only_and_says_so(
     produce(services, topic, *[(0, b"a", b"%d" % n) for n in range(100)])
     monkeypatch.setattr(module, "MOST_OFFSETS", 30)
     found = reader.of_key(topic, b"a".__eq__, 0)
-    assert (found.count, found.looked, found.is_cut) == (30, 30, True)
+    assert (found.count, found.scanned, found.is_cut) == (30, 30, True)
     assert found.records[0].value == b"70"
     whole = reader.of_key(topic, b"a".__eq__)
-    assert (whole.looked, whole.is_cut) == (10, True)
+    assert (whole.scanned, whole.is_cut) == (10, True)
 
 
 def test_a_record_by_its_place_or_what_is_there_instead(

@@ -1,4 +1,4 @@
-"""A key published in part would be the key of many rows: refused, with the statement that mends it."""
+"""A partly published key would be the key of many rows: it is refused, with the statement that fixes it."""
 
 import re
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ def check(database: str, *, allow_unkeyed: bool = False) -> str:
 
 
 def refused(database: str, *, allow_unkeyed: bool = False) -> RefusedError:
-    """Return what the check is refused with."""
+    """Return the error of the check."""
     with pytest.raises(RefusedError) as caught:
         check(database, allow_unkeyed=allow_unkeyed)
     return caught.value
@@ -79,7 +79,7 @@ def test_a_column_list_without_some_of_the_key(
         f"the key of table public.t is not published completely, so rows would share a key: {missing}"
     )
     run_hint(source, error.hint)
-    assert check(database) == "whole"
+    assert check(database) == "every key column"
     sql = "select tablename::text, attnames::text[], rowfilter is not null from pg_publication_tables"
     rows = {name: (set(columns), filtered) for name, columns, filtered in source.rows(sql)}
     assert rows["other"] == ({"id"}, False)
@@ -90,7 +90,7 @@ def test_a_column_list_without_some_of_the_key(
 def test_no_key_at_all_merges_nothing_with_u(database: str, source: Session) -> None:
     source.run(TABLE)
     source.run("create publication p for table t (note) with (publish = 'insert')")
-    assert check(database, allow_unkeyed=True) == "whole"
+    assert check(database, allow_unkeyed=True) == "every key column"
     source.run("alter publication p set table t (note, id)")
     assert "column tenant is missing" in refused(database, allow_unkeyed=True).message
 
@@ -106,7 +106,7 @@ def test_a_generated_column_in_the_key(database: str, source: Session, made: boo
         assert "PostgreSQL publishes generated columns from version 18 on" in str(error.hint)
     elif made:
         run_hint(source, error.hint)
-        assert check(database) == "whole"
+        assert check(database) == "every key column"
     else:
         assert "publish_generated_columns = stored" in str(error.hint)
 
@@ -118,9 +118,9 @@ def test_what_is_whole(database: str, source: Session) -> None:
                " alter table included replica identity using index i")  # fmt: skip
     source.run("create table nothing (id int, n int, primary key (id, n))")
     source.run("alter table nothing replica identity nothing")
-    assert check(database, allow_unkeyed=True) == "whole"
+    assert check(database, allow_unkeyed=True) == "every key column"
     source.run("create publication p for table t (note, id, tenant), included (n), nothing (n)")
-    assert check(database, allow_unkeyed=True) == "whole"
+    assert check(database, allow_unkeyed=True) == "every key column"
 
 
 def test_connect_is_refused(attempts: Attempts, database: str, source: Session) -> None:
@@ -143,7 +143,7 @@ def test_connect_is_refused(attempts: Attempts, database: str, source: Session) 
 def relay(
     services: ServiceAddresses, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Relay]:
-    """A relay of a publication of inserts, for PostgreSQL itself refuses the others."""
+    """A relay of a publication of inserts, because PostgreSQL itself refuses the other operations."""
     monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path / "state"))
     made = Relay(services, database, tmp_path, new_name("keys"), "--publication", "p", "--on-gap", "report")
     yield made
@@ -184,7 +184,7 @@ LIST = "alter publication p set table t ({})"
 def test_it_comes_about_while_streaming(
     relay: Relay, source: Session, before: str, change: str, missing: str
 ) -> None:
-    """The rows from before are sent, none of those after; what the hint says lets it go on."""
+    """The rows from before are sent, those after are not; the hint's statement lets the relay continue."""
     source.run(TABLE)
     source.run("create publication p for table t with (publish = 'insert')")
     if before:
@@ -205,14 +205,14 @@ def test_it_comes_about_while_streaming(
         return
     run_hint(source, relay.last_words().partition("hint: ")[2].strip())
     source.run("insert into t (tenant, id, note) values (1, 5, 'e')")
-    # The rows from in between have no key that tells them apart, not even now.
+    # The rows from in between have no key that distinguishes them, not even now.
     relay.start()
     assert relay.join() == 2
     assert "new rows contain it" in relay.last_words()
     relay.run("--on-error", "log")
     assert len(relay.letters()) == 3
     rows = [row for _, row in decoded_avro(relay.services, f"{relay.name}.t") if row]
-    # A table that gets its key, or is listed again, brings the rows that it has.
+    # A table that gets its key, or is listed again, has its existing rows sent.
     assert {row["note"] for row in rows} >= {"a", "e"}
     eventually("nothing is left to read", lambda: relay.has_ended)
 

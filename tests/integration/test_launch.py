@@ -1,4 +1,4 @@
-"""Two processes: how relays start, are watched, stop, and fail; with a double in place of the engine."""
+"""Two processes: relays start, are watched, stop, and fail, with a double of the engine."""
 
 import fcntl
 import json
@@ -32,7 +32,7 @@ DSN = f"host=db user=me password={SECRET}"
 
 @pytest.fixture(autouse=True)
 def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A state folder of this test's own, in which no relay is left at the end."""
+    """A separate state folder, in which no relay is left at the end."""
     for name in [name for name in os.environ if name.startswith("BWTUI_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path / "state"))
@@ -47,7 +47,7 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def mode(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Set what the double does."""
+    """Select the double's behaviour."""
     return lambda name: monkeypatch.setenv("DOUBLE_MODE", name)
 
 
@@ -62,7 +62,7 @@ def started(*args: str) -> "subprocess.Popen[str]":
 
 
 def eventually(condition: Callable[[], Any]) -> Any:
-    """Wait until a condition holds, and return what it returned; a relay that is not there may come."""
+    """Wait until a condition holds, and return its result; a relay may start to exist meanwhile."""
 
     def found() -> Any:
         with suppress(BwtuiError):
@@ -106,7 +106,7 @@ def test_detach_status_stop() -> None:
 
 
 def test_who_ends_a_relay_in_the_background_by_hand_finds_no_failure_in_its_log() -> None:
-    """As with one in the foreground: an alert on that event would be a false one."""
+    """As for a relay in the foreground: an alert on that event would be false."""
     assert bwtui("connect", "-s", "shop", "--detach", "--log-format", "json").returncode == 0
     os.kill(status_of("shop").pid, signal.SIGINT)
     assert wait_until_free("shop", DEADLINE)
@@ -131,7 +131,7 @@ def test_secrets_are_in_no_argument_and_in_no_file(tmp_path: Path) -> None:
     assert bwtui("stop").returncode == 0
     for path in (tmp_path / "state").rglob("*"):
         if path.is_file():
-            assert SECRET not in path.read_text()
+            assert SECRET not in path.read_text(errors="replace")
             assert path.stat().st_mode & 0o077 == 0, path
 
 
@@ -187,10 +187,10 @@ def test_the_engine_s_error_becomes_ours(
     later = bwtui("status", "shop")
     assert later.returncode == 4
     assert re.match(
-        rf"hint: its last run failed at \d{{4}}-\d\d-\d\d [0-9:]{{8}}, with exit code {code}, on: ",
+        rf"hint: relay shop failed at \d{{4}}-\d\d-\d\d [0-9:]{{8}} with exit code {code}: ",
         later.stderr.splitlines()[1],
     )
-    assert bwtui("status").stderr.splitlines()[1].startswith("hint: of shop: its last run failed at ")
+    assert bwtui("status").stderr.splitlines()[1].startswith("hint: relay shop failed at ")
 
 
 @pytest.mark.parametrize("way", ["--detach", "--headless"])
@@ -244,7 +244,7 @@ def test_several_relays() -> None:
         assert ran.returncode == 2
         assert ran.stderr.splitlines() == [
             "bwtui: error: 2 relays are running",
-            "hint: choose one: one, two",
+            f"hint: choose one, as in 'bwtui {command} one': one, two",
         ]
     wrong = bwtui("stop", "tow")
     assert (wrong.returncode, wrong.stderr.splitlines()[1]) == (4, "hint: did you mean two?")
@@ -264,14 +264,14 @@ def test_attach_shows_several_relays_and_leads_to_each_and_back(tmp_path: Path) 
         terminal.read_until(lambda got: "NO ANSWER" in got, DEADLINE)
     finally:
         os.kill(pid, signal.SIGCONT)
-    # The one that answers is attached to, and left for the list again.
+    # The relay that answers is attached to, and left for the list again.
     terminal.type("/one\r\r")
     terminal.read_until(lambda got: "Overview" in got, DEADLINE)
     seen = terminal.text.count("ALL RELAYS")
     terminal.type("F")
     terminal.read_until(lambda got: got.count("ALL RELAYS") > seen, DEADLINE)
     os.kill(pid, signal.SIGKILL)
-    terminal.read_until(lambda got: "KILLED" in got or "has not said how it ended" in got, DEADLINE)
+    terminal.read_until(lambda got: "KILLED" in got or "ended without reporting how" in got, DEADLINE)
     terminal.type("q")
     assert terminal.read_to_the_end(attached) == 0
     assert status_of("one").state == "streaming", "it was only looked at"
@@ -283,7 +283,7 @@ def test_plain_refuses_several_relays_on_a_terminal_too(tmp_path: Path) -> None:
     terminal = Terminal()
     attached = terminal.start([COMMAND[1], "attach", "--plain"], dict(os.environ), tmp_path)
     assert terminal.read_to_the_end(attached) == 2
-    assert "hint: choose one: one, two" in terminal.text
+    assert "hint: choose one, as in 'bwtui attach one': one, two" in terminal.text
 
 
 def test_stop_of_a_relay_that_does_not_end_is_bounded(mode: Callable[[str], None]) -> None:
@@ -317,7 +317,7 @@ def test_headless_json_writes_a_status_a_second_and_a_last_one() -> None:
         times.append(json.loads(lines.readline())["time"])
         return bool(times[-1] - times[-2] == pytest.approx(1.0, abs=0.5))
 
-    # Not each of them, as the machine may stall.
+    # Not each of them, because the machine may stall.
     eventually(comes_after_a_second)
     assert bwtui("stop", "shop").returncode == 0
     out, err = relay.communicate(timeout=DEADLINE)
@@ -348,7 +348,7 @@ def test_a_second_ctrl_c_ends_at_once(mode: Callable[[str], None]) -> None:
     streaming("shop")
     relay.send_signal(signal.SIGINT)
 
-    # Signals of one number merge while one is pending, so it is sent until it has arrived twice.
+    # Pending signals of one number merge, so it is sent until it has arrived twice.
     def has_ended() -> bool:
         relay.send_signal(signal.SIGINT)
         return relay.poll() is not None
@@ -367,7 +367,7 @@ def test_a_relay_goes_on_when_nobody_reads_what_it_tells(args: list[str]) -> Non
     assert told.readline()
     told.close()
     first = streaming("shop").time
-    # Two more lines would have been told since.
+    # Two more lines would have been written since.
     eventually(lambda: status_of("shop").time > first + 2.5)
     assert relay.poll() is None
     assert bwtui("stop", "shop").returncode == 0
@@ -387,7 +387,7 @@ def test_a_relay_ends_although_its_reader_has_stopped_reading() -> None:
     with closing(output), closing(relay.stderr):
         fcntl.fcntl(output, fcntl.F_SETPIPE_SZ, 4096)
         streaming("shop")
-        # Once the pipe is full, the thread that tells is stuck in a write.
+        # Once the pipe is full, the reporting thread blocks in a write.
         eventually(lambda: select.select([output], [], [], 0)[0] and _stuck_in_a_write(relay.pid))
         relay.terminate()
         assert relay.wait(DEADLINE) == 0

@@ -1,4 +1,4 @@
-"""Where dead letters stand in their topic, among what others wrote there."""
+"""The places of dead letters in their topic, among records of other producers."""
 
 import json
 import time
@@ -59,7 +59,7 @@ def places(reader: DeadLetterTopicReader, number: int) -> list[tuple[int, int]]:
 
 def read(reader: DeadLetterTopicReader, records: int) -> DeadLetterTopic:
     def look() -> DeadLetterTopic | None:
-        found = reader.look()
+        found = reader.poll()
         assert found.failure == ""
         return found if found.records >= records else None
 
@@ -70,18 +70,18 @@ def test_letters_are_found_among_what_others_wrote(
     services: ServiceAddresses, topic: str, reader: DeadLetterTopicReader
 ) -> None:
     assert read(reader, 0).records == 0
-    # A broker that has answered, and hangs up since, wants no other protocol.
+    # A broker that has answered before and now closes connections does not need another protocol.
     assert reader._heard.has_answered
     hostile = (b"", b"{", b"\xff", b"[]", b'{"table": {}}', None, b'{"table": [], "operation": 1}')
     produce(services, topic, *hostile, letter(1))
     produce(services, topic, letter(2), letter(1), partition=1)
     found = read(reader, 10)
     assert (found.records, found.foreign, found.left_out, found.topic) == (10, 7, 0, topic)
-    # A row that was read again has two letters.
+    # A row that was read again has two dead letters.
     assert sorted(places(reader, 1)) == [(0, 7), (1, 1)]
     assert places(reader, 2) == [(1, 0)]
     assert places(reader, 3) == []
-    # What is new is read on from there.
+    # Reading continues with the new records.
     produce(services, topic, letter(3))
     assert read(reader, 11).records == 11
     assert places(reader, 3) == [(0, 8)]
@@ -98,8 +98,8 @@ def test_marks_of_transactions_are_nothing_to_wait_for(
         end(30)
     begun = time.monotonic()
     read(reader, 1)
-    reader.look()
-    assert reader.look().records == 1
+    reader.poll()
+    assert reader.poll().records == 1
     assert time.monotonic() - begun < 30
 
 
@@ -125,7 +125,7 @@ def test_a_look_reads_no_more_than_its_bytes_and_the_next_one_goes_on(
     monkeypatch.setattr(dead_letter_topic, "_LOOK_BYTES", 15 * len(letter(0)))
     before = looks = 0
     while before < 200:
-        found = reader.look()
+        found = reader.poll()
         assert found.failure == ""
         assert found.records - before <= 20
         before, looks = found.records, looks + 1
@@ -162,11 +162,11 @@ def test_kafka_that_is_away_and_a_topic_that_is_not_there_are_one_sentence(
     services: ServiceAddresses,
 ) -> None:
     away = DeadLetterTopicReader({"bootstrap.servers": "127.0.0.1:1", "socket.timeout.ms": 1000}, "t")
-    assert away.look().failure.startswith("can't reach Kafka at 127.0.0.1:1")
+    assert away.poll().failure.startswith("can't reach Kafka at 127.0.0.1:1")
     away.close()
     missing = DeadLetterTopicReader({"bootstrap.servers": services.broker}, "no-such-topic")
-    assert "no-such-topic" in missing.look().failure
+    assert "no-such-topic" in missing.poll().failure
     missing.close()
     none = DeadLetterTopicReader({"bootstrap.servers": services.broker}, "")
-    assert (none.look().failure, none.look().topic) == ("", "")
+    assert (none.poll().failure, none.poll().topic) == ("", "")
     none.close()

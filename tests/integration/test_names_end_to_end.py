@@ -1,4 +1,4 @@
-"""Any name that PostgreSQL accepts, from the table to the consumer: nothing is shared, nothing is lost."""
+"""Any name that PostgreSQL accepts, from the table to the consumer: no collision, nothing lost."""
 
 import json
 import secrets
@@ -51,7 +51,7 @@ def subjects(services: ServiceAddresses, prefix: str) -> list[str]:
 
 
 def original_names(services: ServiceAddresses, topic: str) -> dict[str, str]:
-    """Return the column of each field, as the value's schema says it."""
+    """Return the column of each field, as the value's schema declares it."""
     with closing(SchemaRegistryClient({"url": services.schema_registry})) as registry:
         text = registry.get_latest_version(f"{topic}-value").schema.schema_str
     assert text is not None
@@ -60,7 +60,7 @@ def original_names(services: ServiceAddresses, topic: str) -> dict[str, str]:
 
 
 def test_tables_of_any_name(attempts: Attempts, source: Session, database: str) -> None:
-    """Each table says in its rows which one it is; a row is fetched, an old key leaves."""
+    """Each table's rows name the table; a row is fetched, an old key is removed."""
     services, prefix = attempts.services, attempts.name
     source.run(f"create schema {quoted(SCHEMAS[1])}")
     tables = [(SCHEMAS[0], name) for name in NAMES] + [(SCHEMAS[1], name) for name in NAMES[:4]]
@@ -120,7 +120,7 @@ def test_columns_of_any_name(attempts: Attempts, source: Session, database: str,
 def test_topics_that_kafka_can_not_tell_apart(
     attempts: Attempts, source: Session, database: str, form: str
 ) -> None:
-    """Refused before the first message; with one of them left out all is well."""
+    """Refused before the first message; without one of them the relay starts."""
     source.run(
         "create schema a; create table a.b (id int primary key); create table a_b (id int primary key)"
     )
@@ -136,7 +136,7 @@ def test_topics_that_kafka_can_not_tell_apart(
 
 
 def test_such_a_table_made_later(attempts: Attempts, source: Session, database: str) -> None:
-    """It alone is refused: the tables that were there before, and those made after it, go on."""
+    """Only this table is refused: the tables from before, and those created later, continue."""
     services = attempts.services
     source.run("create schema a; create table a.b (id int primary key)")
     source.publish_all(attempts.name)
@@ -154,7 +154,7 @@ def test_such_a_table_made_later(attempts: Attempts, source: Session, database: 
     assert letters == {"a.b": 0, "public.a_b": 1, "public.c": 0}
     assert latest(decoded_avro(services, f"{attempts.name}.a.b")) == {(1,): {"id": 1}}
     assert topics(services, attempts.name) == [f"{attempts.name}.a.b", f"{attempts.name}.c"]
-    # The next start refuses it, as it would have done at the first.
+    # The next start refuses it, as the first would have done.
     error, _ = attempts.fail(database, 2)
     assert "public.a_b" in error
 

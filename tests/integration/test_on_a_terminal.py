@@ -1,4 +1,4 @@
-"""Real commands on a terminal over a database that is hostile to it: what the terminal gets, byte by byte."""
+"""Real commands on a terminal over a database with hostile names and values: its output, byte by byte."""
 
 import itertools
 import json
@@ -25,9 +25,9 @@ from tests.terminal import SEQUENCES, Terminal, parts, program, sequences
 
 pytestmark = pytest.mark.services
 
-#: Names have 63 bytes at most.
+#: Names have at most 63 bytes.
 NAMES = {n: text.encode()[:40].decode("utf-8", "ignore") for n, text in enumerate(STORABLE.values())}
-#: What no terminal may get: the beginnings of what does harm.
+#: Sequences that no terminal may receive: the beginnings of harmful ones.
 RAW = ("\x1b[2J", "\x1b]52", "\x1b]0", "\x9b", "\u202e", "\u200b", "\x7f", "\x07")
 
 
@@ -61,7 +61,7 @@ def _fill(dsn: str) -> None:
 
 
 def _tamper(attempts: Attempts) -> None:
-    """Put records into the topics, so that an audit finds rows that differ and rows that are missing."""
+    """Write records into the topics, so that an audit finds rows that differ and rows that are missing."""
     with closing(Producer({"bootstrap.servers": attempts.services.broker})) as producer:
         topics = [
             topic for topic in producer.list_topics(timeout=30).topics if topic.startswith(attempts.name)
@@ -76,7 +76,7 @@ def _tamper(attempts: Attempts) -> None:
 
 
 def check(got: str, what: str) -> None:
-    """See that a terminal got text, line breaks and sequences that are known, and nothing else."""
+    """Check that the output has only text, line breaks and allowed sequences."""
     rest = SEQUENCES.sub("", got)
     for raw in RAW:
         at = rest.find(raw)
@@ -104,7 +104,6 @@ def test_commands(hostile: str, attempts: Attempts, tmp_path: Path) -> None:
         "recording info --json": ["recording", "info", str(recording), "--json"],
         "recording check": ["recording", "check", str(recording)],
         "export jsonl": [*export, "jsonl", "--table", "public.[^l].*"],
-        "export sql": [*export, "sql", "--create"],
         "a query": [*export, "jsonl", "--where", f"after.{bad} = ["],
         "config validate": ["config", "validate", "bad.toml"],
         "no such database": ["doctor", "-d", hostile + "x", *kafka],

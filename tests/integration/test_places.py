@@ -1,4 +1,4 @@
-"""Records that lie far apart in a log are sought, and each of them comes."""
+"""Records that are far apart in a log are found by seeking, and none is missed."""
 
 import random
 import uuid
@@ -7,7 +7,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from bwtui.kafka.seeking_scan import LEAP, SeekingScan
+from bwtui.kafka.scan import LEAP, SeekingScan
 from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.fresh_topic import create_topic
 
@@ -17,7 +17,7 @@ MESSAGES = 40_000
 
 @pytest.fixture(scope="module")
 def topic(services: ServiceAddresses) -> str:
-    """Make a topic of one partition in which every fourth run of messages was aborted."""
+    """Create a topic of one partition in which every fourth run of messages was aborted."""
     config = {"bootstrap.servers": services.broker}
     name = f"places-{uuid.uuid4().hex}"
     create_topic(AdminClient({**config}), NewTopic(name, 1, 1))
@@ -45,7 +45,7 @@ def test_every_one_is_read(services: ServiceAddresses, topic: str, number: int) 
     # Each run is followed by the marker of its end.
     there = {at for at in wanted if at % 1_001 != 1_000 and at // 1_001 % 4 != 3}
     assert there <= read
-    # What lies between two of them is left out, but for what lies close behind.
+    # Records between two of them are skipped, except for those close after the first.
     assert len(read) <= len(wanted) * LEAP
     if number < 9:
         assert len(read) < MESSAGES / 2

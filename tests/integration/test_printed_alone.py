@@ -1,6 +1,6 @@
-"""From a blank database to a relay that carries every table, by what is printed alone.
+"""From a blank database to a relay of every table, by following only the printed statements.
 
-Whoever walks runs a command, pastes the statements that it prints into a superuser's session, and repeats.
+The test runs a command, pastes the statements that it prints into a superuser's session, and repeats.
 """
 
 import json
@@ -24,7 +24,7 @@ from tests.integration.test_verify_database import arguments, relaying, verify
 
 pytestmark = pytest.mark.services
 
-#: What stands at a hint's end, after a colon.
+#: Statements at the end of a hint, after a colon.
 _PRINTED = re.compile(r": ((?:ALTER|BEGIN|CREATE|DROP|GRANT)\b.*;)$", re.MULTILINE | re.IGNORECASE)
 _STEPS = 8
 _KEYED_AND_UNKEYED = "create table keyed (id int primary key); create table bare (i int)"
@@ -44,7 +44,7 @@ insert into "My Shop"."bare\x1b[2J\u202e" values (1);
 
 
 def statements(told: str) -> list[str]:
-    """Return the statements that are printed, each line's once; what is only advised is left out."""
+    """Return the printed statements, each line's once; mere advice is left out."""
     failed = re.split(r"\n(?=(?:FAIL|  ok|  -|  !) )", told)
     kept = "\n".join(one for one in failed if not one.startswith("  !"))
     return list(dict.fromkeys(_PRINTED.findall(kept)))
@@ -52,7 +52,7 @@ def statements(told: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """One role's walk through one database."""
+    """One role's steps in one database."""
 
     attempts: Attempts
     superuser: Session
@@ -60,7 +60,7 @@ class Walk:
     options: tuple[str, ...]
 
     def step(self, command: str) -> Ended:
-        """Run a command; paste what it prints."""
+        """Run a command; paste the statements that it prints."""
         services = self.attempts.services
         ends = ["-d", self.dsn, "-b", services.broker, "-r", services.schema_registry]
         named = ["-s", self.attempts.name, "-p", self.attempts.name]
@@ -76,7 +76,7 @@ class Walk:
         return ended
 
     def to_the_end(self, command: str) -> int:
-        """Repeat until the command ends with 0; return how many steps it took."""
+        """Repeat until the command ends with 0; return the number of steps."""
         for steps in range(_STEPS):
             ended = self.step(command)
             if ended.code == 0:
@@ -84,7 +84,7 @@ class Walk:
         raise AssertionError(f"{ended.stdout}\n{ended.stderr}")
 
     def missing(self) -> list[str]:
-        """Return what is not captured, by the catalog alone."""
+        """Return the tables that are not captured, according to the catalog alone."""
         leaves = """select c.oid::regclass::text from pg_class c join pg_namespace n on n.oid = relnamespace
                      where relkind = 'r' and nspname !~ '^(pg_|information_schema)'
                        and not exists (select from pg_publication p
@@ -98,7 +98,7 @@ class Walk:
 def walking(
     attempts: Attempts, database: str, source: Session, rights: str, options: tuple[str, ...] = ("-u",)
 ) -> Iterator[Walk]:
-    """Make a role with ``rights``, whose name has to be quoted, and give it this way to walk."""
+    """Create a role with ``rights``, whose name needs quotes, and return its steps."""
     name = f"Walker-{secrets.token_hex(4)}"
     source.run(f"create role \"{name}\" login password 'secret'")
     for right in filter(None, rights.split(";")):
@@ -120,7 +120,7 @@ def publications(attempts: Attempts) -> tuple[str, str]:
 def test_nothing_is_left_out_of_a_blank_database(
     attempts: Attempts, database: str, source: Session, command: str
 ) -> None:
-    """A role without any right, names that have to be quoted, partitions, a schema of its own."""
+    """A role without any right, names that need quotes, partitions, a separate schema."""
     source.run(_EVERYTHING)
     with walking(attempts, database, source, "") as walk:
         walk.to_the_end(command)
@@ -208,7 +208,7 @@ def test_without_u_the_option_that_is_printed_leaves_a_table_out(
 def test_a_table_that_is_not_captured_is_told_everywhere(
     attempts: Attempts, database: str, source: Session
 ) -> None:
-    """As a publication that was made by hand, for the keyed tables alone, leaves it out."""
+    """A publication created by hand, only for the keyed tables, leaves it out."""
     source.run(f"{_KEYED_AND_UNKEYED}; insert into keyed values (1); insert into bare values (1)")
     main, companion = publications(attempts)
     source.run(f"create publication {main} for table keyed with (publish_via_partition_root = true)")
@@ -229,12 +229,12 @@ def test_a_table_that_is_not_captured_is_told_everywhere(
         assert "public.bare · is not in the publication; run 'bwtui doctor'" in alone.stdout
         status = json.loads(attempts.command_here("status", attempts.name, "--json").stdout)
         assert status["not_captured"] == ["public.bare"]
-        # On a machine that is busy an outage of a moment may stand beside it.
+        # On a busy machine there may also be a short outage.
         (entry,) = [one for one in status["errors"] if one["kind"] == "notice"]
         shown = attempts.command_here("status", attempts.name).stdout
         assert "lacking    public.bare: not captured" in shown
         assert f"    hint: {entry['hint']}" in shown
-        # The relay runs, and the hint names what there is not by making it.
+        # The hint of the running relay names the missing publication in the statement that creates it.
         (statement,) = statements(f"hint: {entry['hint']}")
         assert statement.startswith(f'create publication "{companion}" for table only "public"."bare"')
         source.run(statement)
@@ -279,7 +279,7 @@ def test_a_publication_of_the_users_own_is_a_choice_of_tables(
 def test_what_is_not_captured(
     database: str, source: Session, made: str, missing: list[str], via_root: bool
 ) -> None:
-    """And the statements that are printed capture it."""
+    """The printed statements capture it."""
     source.run(f"{_KEYED_AND_UNKEYED}; create table root (id int primary key) partition by range (id)")
     source.run("create table low partition of root for values from (0) to (10)")
     source.run("create table high partition of root for values from (10) to (20)")
@@ -299,7 +299,7 @@ def test_what_is_not_captured(
 
 
 def test_thousands_of_tables_are_looked_at_quickly(database: str, source: Session) -> None:
-    """A relay looks every ten seconds; what is printed for each does not grow with the others."""
+    """A relay polls every ten seconds; the output for each table does not grow with the others."""
     made = (f"create table u{number} (i int)" for number in range(800))
     source.run("; ".join([*made, "create publication p"]))
     settings = RelaySettings(postgres=database, publication="p", allow_unkeyed=True)
@@ -312,7 +312,7 @@ def test_thousands_of_tables_are_looked_at_quickly(database: str, source: Sessio
 
 
 def test_statements_of_a_server_that_writes_too_little_wal() -> None:
-    """Its restart is told in words, before."""
+    """The hint describes the restart in words, before the statement."""
     from bwtui.errors import RefusedError
     from bwtui.source.preflight import enough_wal
 
@@ -323,7 +323,7 @@ def test_statements_of_a_server_that_writes_too_little_wal() -> None:
 
 
 def test_psql_would_take_it() -> None:
-    """What is printed is whole statements, whatever is in their names."""
+    """The printed statements are complete, whatever is in their names."""
     from bwtui.source.sql_hints import format_sql
 
     told = format_sql('drop publication "a; b"', "select 'x;''\n'")

@@ -1,4 +1,4 @@
-"""A publication that is missing for a while: PostgreSQL leaves out what was written meanwhile."""
+"""A publication that is missing for a while: PostgreSQL leaves out the changes from that time."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -27,7 +27,7 @@ def names(attempts: Attempts) -> tuple[str, str]:
 def test_a_role_without_warnings_in_another_language(
     attempts: Attempts, database: str, source: Session
 ) -> None:
-    """What the role or the connection string sets does not hide the warning; the SQLSTATE tells it."""
+    """Settings of the role or the connection string do not hide the warning; the SQLSTATE identifies it."""
     attempts.succeed(database)
     publication, _ = names(attempts)
     source.run(f"drop publication {publication}")
@@ -52,7 +52,7 @@ def test_a_role_without_warnings_in_another_language(
 def test_a_companion_that_an_earlier_run_read_is_missed(
     attempts: Attempts, database: str, source: Session
 ) -> None:
-    """Its tables would just not come any more."""
+    """The changes of its tables would just stop."""
     source.run("create table unkeyed (n int)")
     attempts.succeed(database, "-u")
     _, companion = names(attempts)
@@ -78,7 +78,7 @@ def test_a_publication_that_is_dropped_while_the_relay_reconnects(
 
 
 def test_doctor_says_what_connect_would_say(attempts: Attempts, database: str, source: Session) -> None:
-    """A slot that is gone was never missing where nobody remembers it; here its relay does."""
+    """A missing slot is not reported if no relay has a record of it; here the relay has one."""
     attempts.succeed(database)
     ends = ["-b", attempts.services.broker, "-r", attempts.services.schema_registry]
     command = ("doctor", "-d", database, "-s", attempts.name, *ends)
@@ -94,3 +94,15 @@ def test_doctor_says_what_connect_would_say(attempts: Attempts, database: str, s
     assert f"FAIL  slot position: slot {attempts.name} is missing" in ended.stdout
     error, _ = attempts.refused(attempts.run(database), 5, database)
     assert f"slot {attempts.name} is missing" in error
+
+
+def test_the_users_own_publication_is_created_by_the_statement_of_the_hint(
+    attempts: Attempts, database: str, source: Session
+) -> None:
+    source.run("create publication mine for table t")
+    attempts.succeed(database, "--publication", "mine")
+    source.run("drop publication mine")
+    error, hint = attempts.refused(attempts.run(database, "--publication", "mine"), 2, database)
+    assert "its publication mine does not" in error
+    source.run(hint.partition("for example with: ")[2])
+    attempts.succeed(database, "--publication", "mine")

@@ -1,4 +1,4 @@
-"""What the publications of the relay publish, what they leave out, and that no application breaks of them."""
+"""The relay's publications: what they publish, what they leave out, and that no application breaks."""
 
 import json
 import re
@@ -30,7 +30,7 @@ from tests.waiting import eventually
 def relay(
     services: ServiceAddresses, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Relay]:
-    """A relay that takes tables without a key."""
+    """A relay that captures tables without a key."""
     monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path / "state"))
     made = Relay(services, database, tmp_path, new_name("published"), "-u")
     yield made
@@ -38,7 +38,7 @@ def relay(
 
 
 def warnings(attempts: Attempts, database: str, *args: str) -> dict[str, dict[str, Any]]:
-    """Return what doctor warns of, by name."""
+    """Return doctor's warnings, by name."""
     services = attempts.services
     ends = ["-d", database, "-b", services.broker, "-r", services.schema_registry, "-s", attempts.name]
     ended = attempts.command_here("doctor", *ends, "--json", *args)
@@ -47,7 +47,7 @@ def warnings(attempts: Attempts, database: str, *args: str) -> dict[str, dict[st
 
 
 def told(database: str, name: str, *, allow_unkeyed: bool = True) -> dict[str, str]:
-    """Return what the publications of ``name`` fall short of, as sentences with their hints."""
+    """Return the shortcomings of the publications of ``name``, as sentences with their hints."""
     settings = RelaySettings(
         postgres=database, publication=name, slot=name.removeprefix("bwtui_"), allow_unkeyed=allow_unkeyed
     )
@@ -71,7 +71,7 @@ def statement(hint: str) -> str:
 
 
 def test_tables_made_later_can_be_written_and_are_told_of(relay: Relay, source: Session) -> None:
-    """In an empty database, with -u: nothing is published that PostgreSQL would refuse an UPDATE for."""
+    """In an empty database, with -u: nothing is published for which PostgreSQL would refuse an UPDATE."""
     relay.start("--new-tables", "announce")
     relay.wait_streaming()
     source.run("create table bare (i int); create table keyed (id int primary key, n int)")
@@ -80,7 +80,7 @@ def test_tables_made_later_can_be_written_and_are_told_of(relay: Relay, source: 
         source.run(f"insert into {table} values (1); update {table} set i = 2; delete from {table}")
     source.run("insert into keyed values (1, 1); update keyed set n = 2; insert into loses values (1, 1)")
     source.run("alter table loses drop constraint loses_pkey; update loses set n = 2; delete from loses")
-    # The notices may have been read while there was but one of them.
+    # The notices may have been read while there was only one of them.
     source.run("create table last (id int primary key)")
     status = relay.wait("notices", lambda status: any(e.table == "public.last" for e in status.errors))
     hints = {entry.table: str(entry.hint) for entry in status.errors if entry.kind == "notice"}
@@ -102,7 +102,7 @@ def test_tables_made_later_can_be_written_and_are_told_of(relay: Relay, source: 
 def test_a_publication_for_all_tables_is_told_of(
     attempts: Attempts, database: str, source: Session, relay: Relay
 ) -> None:
-    """As an earlier version made it; what the hints say mends it under a relay that runs."""
+    """A publication of an earlier version; the hints' statements fix it while a relay runs."""
     source.run("create table keyed (id int primary key, n int)")
     source.publish_all(relay.name)
     name = f"bwtui_{relay.name}"
@@ -122,13 +122,13 @@ def test_a_publication_for_all_tables_is_told_of(
     relay.stop()
     source.run("insert into keyed values (1, 1); insert into bare values (2)")
     (then,) = [hint for sentence, hint in told(database, name).items() if sentence.startswith("publication")]
-    # The same names as before may get other publications at any time, also while no relay runs.
+    # The publications of these names may be replaced at any time, also while no relay runs.
     source.run(statement(then))
     source.run("update bare set i = 2; insert into bare values (3); update keyed set n = 2")
     assert not told(database, name)
     relay.run()
     sent = [value["i"] for _, value in decoded_avro(relay.services, f"{relay.name}.bare") if value]
-    # Created and listed between two looks: its rows may come again, as no key says that they were sent.
+    # Created and listed between two polls: its rows may be sent again, as no key shows that they were sent.
     assert set(sent) == {1, 2, 3}
     (row,) = latest(decoded_avro(relay.services, f"{relay.name}.keyed")).values()
     assert row == {"id": 1, "n": 2}
@@ -145,6 +145,18 @@ def test_a_table_without_a_key_that_the_relay_leaves_out_is_told_of(database: st
     source.run(statement(hint.partition("run: ")[2]))
     source.run("update bare set i = 2")
     assert list(told(database, "p")) == [says for says in told(database, "p") if says.startswith("publ")]
+
+
+@pytest.mark.since(15, "publications have schemas")
+def test_a_publication_of_a_schema_includes_only_its_future_tables(database: str, source: Session) -> None:
+    source.run("create schema s; create table s.t (id int primary key); create publication p for table s.t")
+    assert not told(database, "p")
+    source.run("alter publication p add tables in schema s")
+    (says,) = told(database, "p")
+    assert says.startswith("publication p includes all future tables of its schemas, and publishes")
+    source.run("drop publication p; create publication p for all tables")
+    (says,) = told(database, "p")
+    assert says.startswith("publication p includes all future tables, and publishes")
 
 
 @pytest.mark.since(15, "publications have column lists and row filters")
@@ -177,11 +189,11 @@ def test_rows_and_columns_that_are_left_out_are_told_of(
 
 @pytest.mark.since(15, "publications have row filters")
 def test_a_table_of_1600_columns_costs_no_minutes(database: str, source: Session) -> None:
-    """A relay asks for that again and again, in the session that also asks for its slot."""
+    """A relay repeats this query in the session that also queries its slot."""
     source.run(f"create table wide ({', '.join(f'c{number} int' for number in range(1600))})")
     source.run("create publication everything for table wide")
     with closing(connect(database)) as connection:
-        # On an idle machine it takes 0.1 s; when the list was made again for each column, 38.
+        # On an idle machine it takes 0.1 s; when the list was computed again for each column, 38 s.
         execute(connection, "set statement_timeout = '10s'")
         assert publication_coverage.narrowed(connection, ["everything"], []) == {}
         source.run("alter publication everything set table wide (c0)")
@@ -230,7 +242,7 @@ def test_a_partition_without_a_key_is_told_of(database: str, source: Session, vi
 def test_a_table_that_got_its_key_later_is_told_of(
     attempts: Attempts, database: str, source: Session
 ) -> None:
-    """Its inserts alone are published, so its topic would be wrong without a word."""
+    """Only its inserts are published, so its topic would be wrong silently."""
     source.run("create table bare (i int, n int)")
     attempts.succeed(database, "-u")
     source.run("alter table bare add primary key (i)")
@@ -239,10 +251,11 @@ def test_a_table_that_got_its_key_later_is_told_of(
         "table public.bare has a replica identity, but its updates and deletes are not published:"
         " its topic does not follow it"
     )
+    assert hint.startswith("the relay compares the table after this step, and sends what differs; run: ")
     source.run(statement(hint))
     source.run("insert into bare values (1, 1); update bare set n = 2")
     assert not told(database, f"bwtui_{attempts.name}")
-    # A topic of rows without a key is not compacted, so it takes keys too.
+    # A topic of rows without a key is not compacted, so it accepts keys too.
     attempts.succeed(database, "-u")
     (row,) = latest(decoded_avro(attempts.services, f"{attempts.name}.bare")).values()
     assert row == {"i": 1, "n": 2}
@@ -261,7 +274,7 @@ def test_a_publication_of_inserts_alone_is_told_of(database: str, source: Sessio
 def test_what_is_advised_for_a_publication_of_inserts_blocks_no_table(
     database: str, source: Session, target: str
 ) -> None:
-    """To publish updates too would make PostgreSQL refuse them, of each table in it without a key."""
+    """If it published updates too, PostgreSQL would refuse the updates of each table in it without a key."""
     source.run("create table t (id int primary key); create table bare (i int); insert into bare values (1)")
     source.run(f"create publication p {target} with (publish = 'insert, truncate')")
     for _ in range(3):
@@ -345,7 +358,7 @@ def test_a_short_run_tells_of_a_table_too(attempts: Attempts, database: str, sou
 def test_a_table_made_between_two_looks_is_not_called_left_out(
     database: str, source: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The lists of tables and of published ones are of two moments, whatever the session's snapshot is."""
+    """The lists of tables and of published ones are from two moments, whatever the session's snapshot is."""
     source.run("create table stays (id int primary key); create publication p for all tables")
     source.run("alter publication p set (publish = 'insert')")
     read = publication.published_tables
@@ -399,7 +412,7 @@ def test_a_table_that_is_locked_is_waited_for_a_while(
         other.run("begin; alter table keyed add n int")
         publication.create(connection, "p", tables)
     assert "start again once the ALTER or VACUUM" in str(caught.value.hint)
-    # The session goes on.
+    # The session continues.
     assert publication.create(connection, "p", tables) == ("p", "p_unkeyed")
     connection.close()
 
@@ -407,7 +420,7 @@ def test_a_table_that_is_locked_is_waited_for_a_while(
 def test_an_unkeyed_publication_alone_is_no_publication(
     attempts: Attempts, database: str, source: Session
 ) -> None:
-    """What a kill in an earlier version left, when it dropped them one by one."""
+    """An earlier version dropped them one by one, and a kill in between left this state."""
     source.run("create table bare (i int); create table keyed (id int primary key)")
     source.run(f"create publication bwtui_{attempts.name}_unkeyed for table bare")
     error, hint = attempts.fail(database, 2, "-u")
@@ -418,7 +431,7 @@ def test_an_unkeyed_publication_alone_is_no_publication(
 
 
 def test_long_names(database: str, source: Session) -> None:
-    """PostgreSQL cuts a name that is too long, and bwtui finds again what it made."""
+    """PostgreSQL truncates a name that is too long, and bwtui still finds what it created."""
     source.run("create table bare (i int); create table keyed (id int primary key)")
     connection = connect(database)
     for name in ("x" * 63, "x" * 62 + "y", "x" * 55, "ä" * 31):
@@ -435,7 +448,7 @@ def test_long_names(database: str, source: Session) -> None:
 
 @pytest.fixture
 def after_export(monkeypatch: pytest.MonkeyPatch, source: Session) -> Callable[[str], None]:
-    """Have a statement run right after the first snapshot is exported."""
+    """Run a statement right after the first snapshot is exported."""
 
     def arrange(sql: str) -> None:
         make = slot.create_temporary
@@ -515,7 +528,7 @@ def test_a_change_after_the_export_makes_another(
     change: str,
     expected: dict[str, set[int]],
 ) -> None:
-    """pg_publication_tables has the latest catalog, and the stream goes on from the exported one."""
+    """pg_publication_tables has the latest catalog, and the stream continues from the exported one."""
     source.run("create table t (id int primary key, note text); create schema s")
     source.run("create table u (id int primary key, note text)")
     source.run("create unlogged table quick (id int primary key, note text)")
@@ -532,7 +545,7 @@ def test_a_change_after_the_export_makes_another(
     words = ["connect", "--headless", "--json", "--until-caught-up", "-s", attempts.name, "-p", attempts.name]
     ended = attempts.command_here(*words, *ends, "--publication", "p")
     assert ended.code == 0, ended.stderr
-    # The first run ends with what was committed when it began.
+    # The first run ends with the changes committed before it began.
     runs = json.loads(ended.stdout.splitlines()[-1]), attempts.succeed(database, "--publication", "p").status
     found = {name for run in runs for name, table in run["tables"].items() if table["messages"]}
     sent = {

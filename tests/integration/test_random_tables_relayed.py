@@ -25,9 +25,9 @@ pytestmark = pytest.mark.services
 
 TABLES = int(os.environ.get("BWTUI_RANDOM_TABLES", "8"))
 ROWS = 20
-#: Tables that one relay carries.
+#: Number of tables of one relay.
 BATCH = 25
-# Seeds of their own; those that once failed stay here.
+# Different seeds than other tests; seeds that failed once stay here.
 SEEDS = [*range(10_000, 10_000 + TABLES)]
 Connection = psycopg2.extensions.connection
 
@@ -54,9 +54,9 @@ def test_random_tables_come_back_from_kafka(
 def _round_trip(
     connection: Connection, database: str, attempts: Attempts, tables: dict[str, RandomTable]
 ) -> dict[str, list[object]]:
-    """Return the ids of rows that did not come back as they are stored, by schema.
+    """Return the ids of rows that differ from the stored ones afterwards, by schema.
 
-    Half of the rows come from the snapshot; then every one of them is updated, which must not change a byte.
+    Half of the rows are in the snapshot; then every one of them is updated, which must not change a byte.
     """
     with connection.cursor() as cursor:
         for schema, table in tables.items():
@@ -89,12 +89,12 @@ def _create(cursor: "psycopg2.extensions.cursor", schema: str, table: RandomTabl
     cursor.execute(f"create schema {schema}")
     cursor.execute(f"create table {schema}.{table.name} ({definition})")
     cursor.execute(f"alter table {schema}.{table.name} add primary key (id)")
-    # Unlogged, so that the relay leaves it alone.
+    # Unlogged, so that the relay ignores it.
     cursor.execute(f"create unlogged table {schema}.returned (like {schema}.{table.name})")
 
 
 def _rows(registry: SchemaRegistryClient, messages: list[RawMessage]) -> list[list[str | None]]:
-    """Return the texts of each key's row; all messages of a key must be the same, byte for byte."""
+    """Return the texts of each key's row; all messages of a key must be equal, byte for byte."""
     values: dict[bytes | None, bytes | None] = {}
     for key, value in messages:
         assert values.setdefault(key, value) == value

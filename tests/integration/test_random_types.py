@@ -22,7 +22,7 @@ pytestmark = pytest.mark.services
 
 TABLES = int(os.environ.get("BWTUI_RANDOM_TABLES", "25"))
 ROWS = 20
-# Seeds that once failed stay here.
+# Seeds that failed once stay here.
 SEEDS = [*range(TABLES)]
 SLOT = "random_types"
 Connection = psycopg2.extensions.connection
@@ -44,7 +44,7 @@ def test_random_tables_come_back(connection: Connection) -> None:
 
 
 def _round_trip(connection: Connection, table: RandomTable) -> list[tuple[object, ...]]:
-    """Return the ids of rows that did not come back as they were stored."""
+    """Return the ids of rows that differ from the stored ones afterwards."""
     with connection.cursor() as cursor:
         stored, returned = f"stored.{table.name}", f"returned.{table.name}"
         definition = ", ".join(f"{name} {declaration}" for name, declaration in table.columns)
@@ -79,7 +79,7 @@ def _relayed(connection: Connection, stored: str) -> list[list[str | None]]:
     found = streamed(connection, SLOT)
     (relation,) = {message.oid: message for message in found if isinstance(message, m.Relation)}.values()
     rows = [message.new for message in found if isinstance(message, m.Insert)]
-    # A row goes wherever its page has room.
+    # A row is stored wherever its page has room.
     assert sorted(rows, key=str) == sorted(copied(connection, stored), key=str)
     catalog = load_types(connection, [column.type_oid for column in relation.columns])
     encoder = build_encoder(relation, ("id",), catalog)

@@ -1,4 +1,4 @@
-"""--namespace and --connect-names: what schemas say beside their types, for topics new and old."""
+"""--namespace and --connect-names: names in schemas in addition to types, for topics new and old."""
 
 import json
 from collections.abc import Iterator
@@ -48,7 +48,7 @@ def schemas(attempts: Attempts, table: str = "order_items") -> tuple[dict[str, A
 
 
 def connect_names(value: dict[str, Any]) -> dict[str, str]:
-    """Return the names that Connect's converters find, by column; of an array, that of its elements."""
+    """Return the names that Connect's converters find, by column; for an array, those of its elements."""
     found = {}
     for one in value["fields"]:
         avro = one["type"][1]
@@ -61,13 +61,13 @@ def connect_names(value: dict[str, Any]) -> dict[str, str]:
 
 
 def asked(attempts: Attempts, database: str, *args: str) -> tuple[str, ...]:
-    """Return what says to a command which relay's topics are meant."""
+    """Return the options that select the relay's topics."""
     ends = ("-d", database, "-r", attempts.services.schema_registry)
     return ("-s", attempts.name, "-p", attempts.name, *ends, *args)
 
 
 def check_tables(attempts: Attempts, source: Session, database: str, *args: str) -> None:
-    """See that an audit of the tables, beside the relay with these options, finds their topics clean."""
+    """Check that an audit of the tables, with a relay with these options, finds their topics clean."""
     with relaying(attempts, database, source, *args):
         ended, report = verify(attempts, database)
     assert (ended.code, report.get("verdict")) == (0, "clean"), ended.stderr
@@ -76,7 +76,7 @@ def check_tables(attempts: Attempts, source: Session, database: str, *args: str)
 def test_names_for_connect_change_no_bytes_of_topics_that_are_there(
     attempts: Attempts, source: Session, database: str
 ) -> None:
-    """What is read under a new schema is as before; keys stay where they are."""
+    """Rows under the new schema read as before; keys keep their partition."""
     attempts.succeed(database)
     topic = f"{attempts.name}.order_items"
     old_key, old_value = schemas(attempts)
@@ -105,7 +105,7 @@ def test_names_for_connect_change_no_bytes_of_topics_that_are_there(
     assert first[1][5:] == second[1][5:] and first[1][:5] != second[1][:5]
     (_, before), (_, after) = decoded_avro(attempts.services, topic)
     assert before == after
-    # And back again, as one goes back to an older version: values under either schema stand in the topic.
+    # And back again, as after a downgrade: the topic has values under either schema.
     source.run(f"insert into order_items values ({_ROW.replace('fc3b', 'fc3c')})")
     check_tables(attempts, source, database)
 
@@ -113,7 +113,7 @@ def test_names_for_connect_change_no_bytes_of_topics_that_are_there(
 def test_records_named_after_their_tables(
     attempts: Attempts, source: Session, database: str, tmp_path: Path
 ) -> None:
-    """All is as with other names, the recording and both audits included."""
+    """Everything works as with other names, including the recording and both audits."""
     source.run("create schema sales; create table sales.orders (id int primary key)")
     source.run("insert into sales.orders values (1), (2); delete from sales.orders where id = 2")
     names = ("--namespace", "com.acme.shop", "--connect-names", "--record", str(tmp_path / "shop"))
@@ -139,7 +139,7 @@ def test_records_named_after_their_tables(
 def test_topics_that_are_there_keep_their_names(
     attempts: Attempts, source: Session, database: str, rule: str
 ) -> None:
-    """Other names would be other keys: rows would stand twice in a compacted topic."""
+    """Different names would be different keys: a compacted topic would have rows twice."""
     attempts.succeed(database)
     topic = f"{attempts.name}.order_items"
     for part in ("key", "value"):

@@ -1,4 +1,4 @@
-"""``bwtui repair``: exactly the differing keys are sent by the running relay, and a wrong one is refused."""
+"""``bwtui repair``: the running relay sends exactly the differing keys, and a wrong relay is refused."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.services
 
 
 def repaired(attempts: Attempts, code: int, *args: str) -> dict[str, Any]:
-    """Run the command, see how it ends, and return its result."""
+    """Run the command, check its exit code, and return its result."""
     ended = attempts.command("repair", "--relay", attempts.name, "--json", *args)
     assert ended.code == code, ended.stderr
     found: dict[str, Any] = json.loads(ended.stdout)
@@ -24,7 +24,7 @@ def repaired(attempts: Attempts, code: int, *args: str) -> dict[str, Any]:
 
 
 def break_topic(attempts: Attempts, topic: str) -> int:
-    """Delete one key of the topic, and give one the value of another; return how many records there are."""
+    """Delete one key of the topic, and give one the value of another; return the number of records."""
     messages = raw_messages(attempts.services, topic)
     producer = Producer({"bootstrap.servers": attempts.services.broker, "partitioner": "murmur2_random"})
     producer.produce(topic, None, messages[0][0])
@@ -43,7 +43,7 @@ def test_exactly_what_differs_is_sent(attempts: Attempts, source: Session, datab
         assert (planned["state"], planned["rows"], planned["messages"]) == ("planned", 2, 2)
         assert {one["class"] for one in planned["tables"][0]["examples"]} == {"missing_key", "different_row"}
         assert len(raw_messages(attempts.services, f"{attempts.name}.a")) == held
-        # What changes before it is sent is sent as it is then.
+        # Rows that change before they are sent are sent in their new state.
         done = repaired(attempts, 0, "--yes")
         assert (done["verdict"], done["state"], done["rows"]) == ("clean", "done", 2)
         assert len(raw_messages(attempts.services, f"{attempts.name}.a")) == held + 2
@@ -55,7 +55,7 @@ def test_exactly_what_differs_is_sent(attempts: Attempts, source: Session, datab
 def test_a_key_that_postgresql_cant_read_any_more_blocks_no_other(
     attempts: Attempts, source: Session, database: str
 ) -> None:
-    """Its row has another key since the label was renamed: of the old one nothing is left but a tombstone."""
+    """The label was renamed, so its row has a different key: for the old one only a tombstone remains."""
     source.run("create type mood as enum ('good', 'bad')")
     source.run("create table a (m mood, id int, v text, primary key (m, id))")
     source.run("insert into a select m, g, g from generate_series(1, 9) g, unnest(enum_range(null::mood)) m")
@@ -113,7 +113,7 @@ def test_an_old_report_only_names_the_tables(
             assert says in ended.stdout + ended.stderr
         ended = attempts.command("repair", str(path), "--dry-run", "--table", "b")
         assert "--table and --exclude-table exclude all tables of the report" in ended.stderr
-        # Nobody is there to be asked.
+        # There is no terminal for the question.
         ended = attempts.command("repair", "--relay", attempts.name)
         assert ended.code == 2
         assert "--yes" in ended.stderr

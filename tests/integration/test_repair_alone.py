@@ -1,6 +1,6 @@
-"""``bwtui repair --without-relay``: beside a relay that is not here, and never worse than before.
+"""``bwtui repair --without-relay``: next to a relay that runs elsewhere, and never worse than before.
 
-That relay is one of ours under another state folder: nobody here knows of it.
+The relay is one of ours under a different state folder, so the repair has no record of it.
 """
 
 import contextlib
@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from bwtui.cli.auditing.database import source_of
-from bwtui.cli.auditing.registry import ask_registry
-from bwtui.cli.auditing.repair_target import RepairTarget
+from bwtui.cli.inputs.audit_sources import ask_registry
+from bwtui.cli.inputs.compared_tables import source_of
+from bwtui.cli.inputs.repair_target import RepairTarget
 from bwtui.errors import RefusedError
-from bwtui.kafka.config import client_config
-from bwtui.kafka.offsets import partitions
-from bwtui.relay.backfill.keys import Key
+from bwtui.kafka.client import client_config
+from bwtui.kafka.scan import partitions
+from bwtui.relay.backfill.store import Key
 from bwtui.repair.concurrent_writes import ConcurrentWrites
 from bwtui.repair.producer import RowProducer, SendResult
 from bwtui.repair.repair import RepairOutcome
@@ -40,7 +40,7 @@ _MADE = "create table a (id int primary key, v text); insert into a select g, g 
 
 
 class Elsewhere:
-    """Where the relay of `attempts` is not known."""
+    """A machine that has no record of the relay of `attempts`."""
 
     def __init__(self, attempts: Attempts, database: str, folder: Path) -> None:
         folder.mkdir()
@@ -66,7 +66,7 @@ class Elsewhere:
         return found
 
     def alone(self, producer: RowProducer, confirm: Callable[[], None] = lambda: None) -> StandaloneRepair:
-        """Return a repair in this process; ``confirm`` is called where somebody would be asked."""
+        """Return a repair in this process; ``confirm`` is called in place of the question."""
         settings, cluster = self.settings, partitions(client_config(self.settings))[0]
         target = RepairTarget("", settings, settings, cluster, source_of(settings))
         watch = Watch(confirm)
@@ -77,7 +77,7 @@ class Elsewhere:
             watch,
             producer=producer,
             topics=target.topics(),
-            refuse_ours=lambda: None,
+            refuse_local_relays=lambda: None,
         )
 
 
@@ -139,7 +139,7 @@ def test_what_would_do_harm_is_refused(
         assert spelled.code == 2
         assert "is not registered under subject" in spelled.stderr
         misplaced = elsewhere.run("--without-relay", "--yes", "--relay", attempts.name)
-        assert "exclude each other" in misplaced.stderr
+        assert "mutually exclusive" in misplaced.stderr
         admin = AdminClient({"bootstrap.servers": attempts.services.broker})
         admin.delete_topics([f"{attempts.name}.b"])[f"{attempts.name}.b"].result()
         gone = elsewhere.run("--without-relay", "--yes")
@@ -168,7 +168,7 @@ def test_a_report_is_of_what_was_given(
             assert ended.code == 2
             assert "different" in ended.stderr
         path.write_text(json.dumps(told))
-        # What has changed since it was written is sent as it is now.
+        # Rows that have changed since the report are sent in their current state.
         source.run("update a set v = 'new' where id = 1; delete from a where id = 2")
         done = elsewhere.repaired(0, str(path), "--yes")
         assert [one["table"] for one in done["tables"]] == ["public.a"]
@@ -190,7 +190,7 @@ def test_a_topic_that_takes_nothing_is_said(
 
 
 class Racing(RowProducer):
-    """One that is overtaken: after its last look before it sends, the other relay sends a change."""
+    """A repair that is overtaken: after its last poll before it sends, the other relay sends a change."""
 
     def __init__(self, settings: RelaySettings, change: Callable[[], None]) -> None:
         super().__init__(settings)
@@ -219,7 +219,7 @@ def test_a_row_that_another_relay_overtook_is_sent_once_more(
     topic = f"{attempts.name}.a"
     with relaying(attempts, database, source):
         held = break_topic(attempts, topic)
-        # All rows are written twice while two are sent: so many records are there then.
+        # All rows are written twice while two are sent, which gives these numbers of records.
         changes = iter((held + 9, held + 9 + 2 + 9))
 
         def change() -> None:
@@ -232,7 +232,7 @@ def test_a_row_that_another_relay_overtook_is_sent_once_more(
 
         with contextlib.closing(Racing(elsewhere.settings, change)) as producer:
             outcome = elsewhere.alone(producer).run()
-        # Two rows that were overtaken, both once more, and then nobody came in between.
+        # Two rows were overtaken, both were sent once more, and then no other record was written in between.
         assert producer.puts == [(2, 2), (2, 2), (2, 0)]
         assert outcome.exit_code == 0, outcome.after
         newest = latest(decoded_avro(attempts.services, topic))
@@ -256,7 +256,7 @@ def test_a_table_that_changes_before_the_yes(
 
         with contextlib.closing(RowProducer(elsewhere.settings)) as producer:
             outcome = elsewhere.alone(producer, rows_change).run()
-        # The other relay has mended both.
+        # The other relay has repaired both.
         assert (outcome.sent[0].rows, outcome.sent[0].left_out) == (0, 2)
         assert outcome.exit_code == 0
         break_topic(attempts, topic)

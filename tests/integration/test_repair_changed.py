@@ -1,7 +1,7 @@
-"""A repair over a relay whose table is not what was compared any more when its keys are sent.
+"""A repair with a relay whose table changes between the comparison and the sending of its keys.
 
-The change comes where somebody thinks about the yes. What is sent is right by then, or refused with a
-sentence that is true; of no key the topic is worse than before.
+The change happens while the user thinks about the yes. The rows sent are right at the time of sending, or the
+repair is refused with a true sentence; no key of the topic is worse than before.
 """
 
 import os
@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from bwtui.cli.auditing.database import source_of
-from bwtui.cli.auditing.registry import ask_registry
-from bwtui.cli.auditing.repair_target import RepairTarget
-from bwtui.kafka.config import client_config
-from bwtui.kafka.offsets import partitions
+from bwtui.cli.inputs.audit_sources import ask_registry
+from bwtui.cli.inputs.compared_tables import source_of
+from bwtui.cli.inputs.repair_target import RepairTarget
+from bwtui.kafka.client import client_config
+from bwtui.kafka.scan import partitions
 from bwtui.relay.process.control import settings_of
 from bwtui.repair import submission
 from bwtui.repair.relay_repair import RelayRepair
@@ -47,7 +47,7 @@ Rows = dict[tuple[Any, ...], dict[str, Any]]
 
 
 def case(form: str, change: str, code: int, sent: tuple[int, int] | None, says: str, *marks: Any) -> Any:
-    """``sent``: rows and tombstones; None where that depends on which keys differed."""
+    """``sent``: rows and tombstones; None if that depends on which keys differed."""
     return pytest.param(form, change, code, sent, says, marks=marks, id=f"{form}-{change[:45]}")
 
 
@@ -69,7 +69,7 @@ CASES = [
     ),
     case("avro", "truncate a", 1, (0, 2), "", _LONG),
     case("avro", _OTHER_KEY, 1, (0, 0), "changed from (id) to (n)", _LONG),
-    # Where each key is JSON, no schema says that it is another one.
+    # If each key is JSON, no schema shows that the key changed.
     case("json", _OTHER_KEY, 1, (0, 0), "changed from (id) to (n)", _LONG),
     case("json", "alter table a rename column id to key", 1, (0, 0), "changed from (id) to (key)", _LONG),
     case("avro", "alter table a drop constraint a_pkey", 3, (0, 0), "to (none)", _LONG),
@@ -83,7 +83,7 @@ CASES = [
 
 
 def over_relay(attempts: Attempts, confirm: Callable[[], None]) -> RelayRepair:
-    """Return a repair in this process; ``confirm`` is called where somebody would be asked."""
+    """Return a repair in this process; ``confirm`` is called in place of the question."""
     settings = settings_of(attempts.name)
     cluster = partitions(client_config(settings))[0]
     target = RepairTarget(attempts.name, settings, settings, cluster, source_of(settings))
@@ -92,7 +92,7 @@ def over_relay(attempts: Attempts, confirm: Callable[[], None]) -> RelayRepair:
 
 
 def assert_never_worse(before: Rows, now: Rows, rows: list[dict[str, Any]]) -> None:
-    """See that each key's latest record is the one that it had, or its row, in the columns of both."""
+    """Check that each key's latest record is its previous one, or its row, in the columns of both."""
     there = {(row["id"],): row for row in rows if "id" in row}
     for key in before.keys() | now.keys():
         found, row = now.get(key), there.get(key)
@@ -151,7 +151,7 @@ def test_two_at_once_and_the_whole_table_besides(attempts: Attempts, source: Ses
         commands = [attempts.begin(*args) for args in (repair, ("snapshot", "a"), repair)]
         ended = [(*command.communicate(timeout=300), command.returncode) for command in commands]
         for _, said, code in ended:
-            # Of two that send the same table at the same time one is refused.
+            # If two send the same table at the same time, one is refused.
             assert code == 0 or (code == 2 and "public.a already has an unfinished backfill" in said), said
         assert [code for *_, code in ended].count(0) >= 2
         rows = [row for (row,) in source.rows("select to_jsonb(a) from a")]

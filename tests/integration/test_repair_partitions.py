@@ -1,4 +1,4 @@
-"""Rows of a key in partitions that are not its own: the audit finds them, and repair deletes them there."""
+"""Rows of a key in the wrong partitions: the audit finds them, and repair deletes them there."""
 
 import json
 import time
@@ -39,9 +39,9 @@ def newest(attempts: Attempts, topic: str) -> dict[Place, bytes | None]:
 
 
 def stray(attempts: Attempts, topic: str) -> list[Place]:
-    """Put the rows of three keys into other partitions: an older one, a newer one, and one of a deleted key.
+    """Write rows of three keys into wrong partitions: an older, a newer, and one of a deleted key.
 
-    Return where they are.
+    Return their places.
     """
     now = time.time_ns() // 1_000_000
     rows = sorted(newest(attempts, topic).items())[:3]
@@ -75,7 +75,7 @@ def test_rows_in_other_partitions_are_found_and_deleted(
     with relaying(attempts, database, source):
         planted = stray(attempts, topic)
         code, report = verified(attempts)
-        # The third key's row is there, and a tombstone is its newest record.
+        # The third key's row is there, and its newest record is a tombstone.
         assert (code, report["classes"]["stray_row"], report["classes"]["missing_key"]) == (1, 3, 1)
         found = [one for one in report["findings"] if one["class"] == "stray_row"]
         assert all("its newest record is in partition" in one["note"] for one in found)
@@ -102,7 +102,7 @@ def test_a_row_that_is_nowhere_else_is_deleted_where_it_is(
         before = newest(attempts, topic)
         (_, key), value = sorted(before.items())[0]
         assert value is not None and key[-1] < 0x40
-        # An id that no row has, and that is not at home in the partition; and bytes of no schema.
+        # An id of no row, in a partition that is not its own; and bytes without a schema.
         strangers = [(other, key[:-1] + b"\x7e") for other in range(3)] + [(n, b"none") for n in range(3)]
         with closing(Producer({"bootstrap.servers": attempts.services.broker})) as producer:
             for other, name in strangers:
@@ -118,7 +118,7 @@ def test_a_row_that_is_nowhere_else_is_deleted_where_it_is(
 
 
 def test_a_stray_row_whose_key_cant_be_decoded(attempts: Attempts, source: Session, database: str) -> None:
-    """Its newest record is a tombstone in another partition, and the row is in the key's own."""
+    """Its newest record is a tombstone in a different partition, and the row is in the key's own."""
     topic = f"{attempts.name}.a"
     source.run("create table a (id int primary key, v text); insert into a values (1, 'one')")
     with relaying(attempts, database, source):
@@ -165,7 +165,7 @@ def test_beside_another_relay(attempts: Attempts, source: Session, database: str
         planted = stray(attempts, topic)
         done = Elsewhere(attempts, database, tmp_path / "elsewhere").repaired(0, "--yes")
         assert (done["verdict"], done["stray_tombstones"]) == ("clean", 3)
-        # None of its keys was taken for one that the other relay has sent meanwhile.
+        # None of its keys was mistaken for one that the other relay has sent meanwhile.
         assert sum(one["left_out"] for one in done["sent"]) == 0
         after = newest(attempts, topic)
         assert [after[place] for place in planted] == [None] * 3

@@ -15,8 +15,10 @@ from pathlib import Path
 
 import psycopg2
 import pytest
+from click.testing import CliRunner
 from confluent_kafka import Producer
 
+from bwtui.cli.main import cli
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
 from bwtui.sandbox.runner import ServiceState
 from bwtui.sandbox.sandbox import Sandbox, SandboxStatus, ServiceAddresses
@@ -27,7 +29,7 @@ DEADLINE_SECONDS = 60.0
 
 
 def wait_for(condition: Callable[[], bool], what: str) -> None:
-    """Wait until a condition holds; fail when it does not in time."""
+    """Wait until a condition holds; fail the test on a timeout."""
     deadline = time.monotonic() + DEADLINE_SECONDS
     while not condition():
         assert time.monotonic() < deadline, f"waited in vain until {what}"
@@ -35,7 +37,7 @@ def wait_for(condition: Callable[[], bool], what: str) -> None:
 
 
 def running(pid: int | None) -> bool:
-    """Say whether a process is there and not merely a zombie."""
+    """Return whether a process exists and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except (FileNotFoundError, ProcessLookupError):
@@ -63,7 +65,7 @@ def status_of(sandbox: Sandbox) -> SandboxStatus:
 
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[Sandbox]:
-    """A sandbox of the test's own, that is not running yet."""
+    """A separate sandbox that is not running yet."""
     sandbox = Sandbox(tmp_path / "sandbox")
     yield sandbox
     sandbox.down(wipe=True)
@@ -71,8 +73,11 @@ def own(tmp_path: Path) -> Iterator[Sandbox]:
 
 def test_all_three_answer(services: ServiceAddresses) -> None:
     with closing(psycopg2.connect(services.postgres)) as connection, connection.cursor() as cursor:
-        cursor.execute("select current_setting('wal_level'), current_setting('fsync'), version()")
-        assert (cursor.fetchone() or ())[:2] == ("logical", "on")
+        cursor.execute("select current_setting('wal_level')")
+        assert cursor.fetchone() == ("logical",)
+        # The tests alone turn fsync off, in postgresql.auto.conf.
+        cursor.execute("select sourcefile from pg_file_settings where name = 'fsync' and applied")
+        assert {Path(file).name for (file,) in cursor.fetchall()} == {"postgresql.auto.conf"}
     delivered: list[object] = []
     producer = Producer({"bootstrap.servers": services.broker})
     producer.produce("sandbox_test", b"value", on_delivery=lambda error, message: delivered.append(error))
@@ -129,7 +134,7 @@ def test_passwords_are_for_the_owner_only(sandbox: Sandbox, services: ServiceAdd
     password = services.postgres.partition("@")[0].rpartition(":")[2]
     for folder, _, names in os.walk(sandbox.folder):
         for path in (Path(folder) / name for name in names):
-            # Kafka makes and removes files meanwhile.
+            # Kafka creates and removes files meanwhile.
             with contextlib.suppress(FileNotFoundError):
                 if path.is_file() and password.encode() in written(path):
                     assert path.stat().st_mode & 0o077 == 0, path
@@ -138,7 +143,7 @@ def test_passwords_are_for_the_owner_only(sandbox: Sandbox, services: ServiceAdd
 
 
 def written(path: Path) -> bytes:
-    """Return what a file has on the disk: of 10 MB of a Kafka index next to nothing."""
+    """Return the disk usage of a file: next to nothing for the 10 MB of a Kafka index."""
     parts, end = [], 0
     with path.open("rb") as file:
         while (start := _next_data(file.fileno(), end)) is not None:
@@ -171,6 +176,27 @@ def test_one_service_can_be_killed_and_started_again(
     assert status.endpoints == services
 
 
+@pytest.mark.parametrize("name", ["postgres", "kafka", "registry"])
+def test_a_suspended_service_is_not_ready(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The kernel still accepts its connections, and its process has not ended."""
+    monkeypatch.setenv("BWTUI_SANDBOX_HOME", str(sandbox.folder))
+    pid = status_of(sandbox).pids[name]
+    assert pid is not None
+    assert not sandbox.silent_services(status_of(sandbox))
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        ran = CliRunner().invoke(cli, ["sandbox", "status", "--json"])
+        shown = CliRunner().invoke(cli, ["sandbox", "status"])
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert json.loads(ran.stdout)["silent"] == [name]
+    assert (ran.exit_code, shown.exit_code) == (4, 4)
+    assert f"kill -CONT {pid};" in ran.stderr
+    assert "does not answer" in shown.stdout
+
+
 def test_a_service_that_dies_is_reported_and_not_restarted(
     sandbox: Sandbox, services: ServiceAddresses
 ) -> None:
@@ -201,7 +227,7 @@ def test_down_keeps_data_and_ports_and_leaves_no_process(own: Sandbox) -> None:
     assert own.up() == first
     for name in ("kafka", "registry"):
         command = Path(f"/proc/{pid_of(own, name)}/cmdline").read_text().split("\0")
-        # What ended in order has left the archive of its classes, if there was none.
+        # A clean shutdown has left the archive of its classes, if there was none.
         assert sum(word.startswith("-XX:SharedArchiveFile=") and name in word for word in command) == 1
         assert not any("ArchiveClassesAtExit" in word for word in command)
     with closing(psycopg2.connect(first.postgres)) as connection, connection.cursor() as cursor:
@@ -262,7 +288,7 @@ def test_an_attached_sandbox_ends_with_its_starter(own: Sandbox) -> None:
 
 
 def test_a_service_that_does_not_start_ends_all(own: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The Java of every service reads this variable, and refuses to start with nonsense in it.
+    # The Java of every service reads this variable, and refuses to start with an invalid value.
     monkeypatch.setenv("JDK_JAVA_OPTIONS", "--no-such-option")
     with pytest.raises(BwtuiError, match="did not start"):
         own.up()
@@ -277,7 +303,7 @@ def test_a_heap_that_is_too_small_is_said_plainly(own: Sandbox, monkeypatch: pyt
     assert "Set BWTUI_SANDBOX_KAFKA_HEAP=32m" in str(refused.value.hint)
     assert str(own.folder / "logs" / "kafka.log") in str(refused.value.hint)
     assert own.status() is None
-    # What the log says of that start is no reason for a later end.
+    # The log of that start must not be given as the reason of a later end.
     monkeypatch.setenv("BWTUI_SANDBOX_KAFKA_HEAP", "1G")
     own.up()
     pid = status_of(own).pids["kafka"]

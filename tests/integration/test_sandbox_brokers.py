@@ -27,13 +27,13 @@ def restored(three_brokers: Sandbox) -> Iterator[Sandbox]:
 
 
 def in_sync(admin: AdminClient, topic: str) -> list[set[int]]:
-    """Return the brokers that are in sync, of each partition."""
+    """Return the in-sync brokers of each partition."""
     described = admin.describe_topics(TopicCollection([topic]))[topic].result(30)
     return [{node.id for node in one.isr} for one in described.partitions]
 
 
 def settings_of(admin: AdminClient, topic: str) -> dict[str, Any] | None:
-    """Return them; None while the broker that is asked has not heard of the topic."""
+    """Return them; None while the queried broker does not have the topic yet."""
     wanted = ConfigResource(ResourceType.TOPIC, topic)
     try:
         found: dict[str, Any] = admin.describe_configs([wanted])[wanted].result(30)
@@ -48,14 +48,14 @@ def test_one_of_three_brokers_may_be_lost(restored: Sandbox) -> None:
     brokers = restored.services().broker
     assert len(brokers.split(",")) == 3
     admin = AdminClient({"bootstrap.servers": brokers})
-    # As the relay asks for it: partitions and replicas are the cluster's own.
+    # As the relay requests it: partitions and replicas are the cluster's defaults.
     admin.create_topics([NewTopic("kept", -1, -1)])["kept"].result(30)
     settings = eventually("every broker knows of the topic", lambda: settings_of(admin, "kept"))
     assert settings["min.insync.replicas"].value == "2"
     assert in_sync(admin, "kept") == [{1, 2, 3}] * 3
     delivered: list[object] = []
     producer = Producer({"bootstrap.servers": brokers, "acks": "all", "enable.idempotence": True})
-    # The first is the controller more often than not.
+    # The first is usually the controller.
     restored.kill_service("kafka-1")
     for number in range(9):
         producer.produce("kept", str(number), on_delivery=lambda error, _: delivered.append(error))
@@ -67,7 +67,7 @@ def test_one_of_three_brokers_may_be_lost(restored: Sandbox) -> None:
 
 @pytest.mark.long
 def test_all_three_come_back_at_once(restored: Sandbox) -> None:
-    """Of three brokers one alone is never ready."""
+    """One broker of three alone is never ready."""
     for name in ("kafka-2", "kafka-3"):
         restored.kill_service(name)
     assert (status := restored.status()) is not None
@@ -87,5 +87,5 @@ def test_the_command_line_names_each_broker(three_brokers: Sandbox) -> None:
 
 
 def test_another_number_of_brokers_beside_the_running_ones_is_refused(three_brokers: Sandbox) -> None:
-    with pytest.raises(RefusedError, match=r"is running with 3 Kafka broker\(s\), not 1"):
+    with pytest.raises(RefusedError, match=r"is running with --brokers 3, not 1"):
         Sandbox(three_brokers.folder, MAJOR).up()

@@ -1,4 +1,4 @@
-"""Schema changes in the stream, most of them while the relay is away and the catalog has moved on."""
+"""Schema changes in the stream, most of them while the relay is away and the catalog has changed since."""
 
 import json
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ def source(database: str) -> Iterator[Session]:
 
 
 def read(attempts: Attempts, table: str = "t") -> list[Decoded]:
-    """Return what was sent for a table of public."""
+    """Return the messages for a table of public."""
     return decoded_avro(attempts.services, f"{attempts.name}.{table}")
 
 
@@ -39,14 +39,14 @@ def set_rule(services: ServiceAddresses, subject: str | None, level: str) -> Non
 
 
 def versions(services: ServiceAddresses, subject: str) -> int:
-    """Return how many versions a subject has."""
+    """Return the number of versions of a subject."""
     with closing(SchemaRegistryClient({"url": services.schema_registry})) as registry:
         return len(registry.get_versions(subject))
 
 
 @pytest.mark.parametrize("rule", ["BACKWARD", "FULL", "FULL_TRANSITIVE"])
 def test_columns(attempts: Attempts, source: Session, database: str, rule: str) -> None:
-    """One transaction alters the table between its rows; every row is sent as it was at its time."""
+    """One transaction alters the table between its rows; every row is sent with the columns of its time."""
     attempts.succeed(database)
     for part in ("key", "value"):
         set_rule(attempts.services, f"{attempts.name}.t-{part}", rule)
@@ -78,7 +78,7 @@ def test_columns(attempts: Attempts, source: Session, database: str, rule: str) 
 
 
 def test_types(attempts: Attempts, source: Session, database: str) -> None:
-    """Changes that readers of the old rows survive; an enum's new value; a type renamed."""
+    """Changes that are compatible for readers of the old rows; a new enum value; a renamed type."""
     source.run("create type mood as enum ('glad'); create domain price as numeric(10,2)")
     source.run("alter table t add m mood default 'glad', add p price default 1, add v varchar(5) default 'v'")
     attempts.succeed(database)
@@ -99,7 +99,7 @@ def test_types(attempts: Attempts, source: Session, database: str) -> None:
 
 
 def test_tables(attempts: Attempts, source: Session, database: str) -> None:
-    """Made, filled, renamed and dropped, in one transaction with the rows and while nobody reads."""
+    """Created, filled, renamed and dropped, in one transaction with the rows and while no relay runs."""
     source.publish_all(attempts.name)
     attempts.succeed(database)
     source.run("create table made (id int primary key); insert into made values (1)")
@@ -113,12 +113,12 @@ def test_tables(attempts: Attempts, source: Session, database: str) -> None:
     )
     source.run("delete from u where id = 1")
     source.run("create schema s; alter table made set schema s; insert into s.made values (2)")
-    # The old name is free for a table of another shape.
+    # The old name is free for a table of a different shape.
     source.run("create table t (id int primary key, other text)")
     source.run("insert into t values (3, 'new')")
     attempts.succeed(database)
     assert latest(read(attempts, "made")) == {(1,): {"id": 1}}
-    # Its topic has another name, and brings the row from before.
+    # Its topic has a different name, and gets the row from before.
     assert latest(read(attempts, "s.made")) == {(1,): {"id": 1}, (2,): {"id": 2}}
     assert latest(read(attempts, "gone")) == {(1,): {"id": 1, "e": "y"}}
     assert latest(read(attempts, "t")) == {
@@ -130,13 +130,13 @@ def test_tables(attempts: Attempts, source: Session, database: str) -> None:
 
 
 def test_primary_keys(attempts: Attempts, source: Session, database: str) -> None:
-    """Dropped and made again over the same column; over another column rows get new keys."""
+    """Dropped and recreated over the same column; over a different column rows get new keys."""
     attempts.succeed(database)
     source.run(
         "begin; alter table t drop constraint t_pkey; insert into t values (3, 3, 'x');"
         " alter table t add primary key (id); update t set a = 30 where id = 3; commit"
     )
-    # The row that was written without the key is sent under the one that its table has by now.
+    # The row that was written without the key is sent under the table's current key.
     attempts.succeed(database)
     assert latest(read(attempts))[3,] == {"id": 3, "a": 30, "b": "x"}
     source.run("alter table t drop constraint t_pkey; alter table t add primary key (id, a)")
@@ -147,7 +147,7 @@ def test_primary_keys(attempts: Attempts, source: Session, database: str) -> Non
 
 
 def test_keys_under_full(attempts: Attempts, source: Session, database: str) -> None:
-    """The catalog alone knows them, and it has moved on when the rows are read."""
+    """Only the catalog has them, and it has changed since when the rows are read."""
     source.publish_all(attempts.name)
     for name in ("renamed", "dropped", "mixed"):
         source.run(f"create table {name} (x int, id int primary key, n text)")
@@ -159,7 +159,7 @@ def test_keys_under_full(attempts: Attempts, source: Session, database: str) -> 
     source.run("alter table renamed rename id to number; update renamed set n = 'three'")
     source.run("alter table mixed rename id to number; update mixed set n = 'three'")
     source.run("drop table dropped")
-    # Known from before it was under FULL, and not known at all.
+    # One was recorded before it was under FULL, one was never recorded.
     for name in ("switched", "unseen"):
         source.run(f"create table {name} (id int primary key, n text)")
         if name == "switched":
@@ -170,7 +170,7 @@ def test_keys_under_full(attempts: Attempts, source: Session, database: str) -> 
     assert latest(read(attempts, "switched")) == {(1,): {"id": 1, "n": "one"}, (2,): {"id": 2, "n": "two"}}
     assert read(attempts, "unseen") == [(None, {"id": 2, "n": "two"})]
     assert any("the table was dropped" in note for note in status["tables"]["public.unseen"]["notes"])
-    # Another key schema gives other bytes: the row from before stands under its old key.
+    # Another key schema gives other bytes: the row from before is still under its old key.
     by_key = {json.dumps(key): value for key, value in read(attempts, "renamed")}
     assert by_key == {
         '{"id": 1}': {"x": 0, "id": 1, "n": "two"},
@@ -182,7 +182,7 @@ def test_keys_under_full(attempts: Attempts, source: Session, database: str) -> 
 
 
 def test_key_made_under_full_while_the_relay_runs(attempts: Attempts, source: Session, database: str) -> None:
-    """PostgreSQL announces the same relation as before: only the catalog tells."""
+    """PostgreSQL announces the same relation as before: only the catalog shows the change."""
     source.publish_all(attempts.name)
     attempts.succeed(database, "-u")
     source.run("create table f2 (id int not null, n text); alter table f2 replica identity full")
@@ -195,7 +195,10 @@ def test_key_made_under_full_while_the_relay_runs(attempts: Attempts, source: Se
 
 
 def test_types_that_are_gone(attempts: Attempts, source: Session, database: str) -> None:
-    """A domain or an enum that was dropped meanwhile is remembered; one that was never seen goes as text."""
+    """A domain or an enum that was dropped meanwhile is remembered.
+
+    One that was never seen is sent as text.
+    """
     source.run("create domain price as numeric(6,1); create type mood as enum ('glad')")
     source.run("alter table t add p price, add m mood[]")
     source.run("update t set p = 1.5, m = '{glad}'")
@@ -230,7 +233,7 @@ def test_unchanged_values_of_columns_that_are_gone(
     attempts.succeed(database)
     for name in value:
         source.run(f"update {name} set n = 1")
-    # The new column takes the place of the old one, under its name.
+    # The new column replaces the old one, under its name.
     source.run("alter table replaced rename big to old; alter table replaced rename fresh to big")
     source.run("alter table replaced drop old")
     source.run("alter table typed alter raw type text using 'no bytes', alter big type varchar(9000)")
@@ -255,7 +258,7 @@ def test_unchanged_values_of_columns_that_are_gone(
 
 
 def test_publication(attempts: Attempts, source: Session, database: str) -> None:
-    """A table that is added, or returns, brings the rows that it has."""
+    """A table that is added, or returns, has its existing rows sent."""
     source.run("create table later (id int primary key)")
     source.run("create publication p for table t")
     attempts.succeed(database, "--publication", "p")
@@ -273,7 +276,7 @@ def test_publication(attempts: Attempts, source: Session, database: str) -> None
 def test_incompatible(
     attempts: Attempts, source: Session, database: str, policy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A 409 follows --on-error, names field and rule, and the topic holds nothing that can't be read."""
+    """A 409 follows --on-error, names field and rule, and every record of the topic is readable."""
     attempts.succeed(database)
     subject = f"{attempts.name}.t-value"
     set_rule(attempts.services, subject, "BACKWARD")

@@ -1,4 +1,4 @@
-"""``bwtui schema check``: the registry's answer beforehand, and nothing that changes by asking."""
+"""``bwtui schema check``: the registry's answer in advance, without side effects."""
 
 import json
 from collections.abc import Iterator
@@ -28,7 +28,6 @@ class Checks:
         self._folder = folder
 
     def run(self, *args: str, script: str | None = None, registry: str | None = None) -> Ended:
-        """Run it."""
         name, services = self.attempts.name, self.attempts.services
         command = ["schema", "check", "-s", name, "-p", name, "-d", self.database]
         command += ["-r", registry or services.schema_registry]
@@ -39,7 +38,6 @@ class Checks:
         return self.attempts.command(*command, *args)
 
     def found(self, code: int, *args: str, script: str | None = None) -> dict[str, Any]:
-        """Return its tables."""
         ended = self.run("--json", *args, script=script)
         assert ended.code == code, ended.stderr
         answer: dict[str, Any] = json.loads(ended.stdout)
@@ -47,7 +45,7 @@ class Checks:
         return dict(answer["tables"])
 
     def refusal(self, script: str) -> str:
-        """Return the one line of a script that is refused."""
+        """Return the one-line error for a script that is refused."""
         ended = self.run(script=script)
         assert ended.code == 2, ended.stderr
         assert "Traceback" not in ended.stderr
@@ -56,7 +54,7 @@ class Checks:
 
 @pytest.fixture
 def checks(services: ServiceAddresses, database: str, tmp_path: Path) -> Checks:
-    """Checks with a state folder of the test's own."""
+    """Checks with a separate state folder."""
     return Checks(Attempts(services, tmp_path), database, tmp_path)
 
 
@@ -82,7 +80,7 @@ def test_before_and_after(checks: Checks, source: Session, database: str) -> Non
     for table in "tu":
         set_rule(services, f"{prefix}.{table}-value", "BACKWARD")
     assert results(checks.found(0)) == dict.fromkeys(("public.t", "public.u"), ("unchanged", "unchanged"))
-    # A table that the script makes is not published yet, and checked all the same.
+    # A table that the script creates is not published yet, and checked all the same.
     script = """alter table t add c int default 7, alter a type bigint;
         create table v (id int primary key); drop table u; comment on table t is 'commit; rollback';"""
     assert results(checks.found(0, script=script)) == {
@@ -112,7 +110,7 @@ def test_before_and_after(checks: Checks, source: Session, database: str) -> Non
 def test_a_type_under_which_older_rows_are_misread(
     checks: Checks, source: Session, database: str, before: str, after: str, reason: str
 ) -> None:
-    """Any registry takes it: only the type that carries the logical one counts there. NONE lets it pass."""
+    """Any registry accepts it: only the type under the logical one counts there. NONE lets it pass."""
     source.run(f"alter table t add c {before}")
     checks.attempts.succeed(database)
     subject = f"{checks.attempts.name}.t-value"
@@ -171,7 +169,7 @@ def test_scripts_that_can_not_be_tried(checks: Checks, source: Session) -> None:
     told = checks.refusal("alter tabel t")
     assert "alter tabel t (line 1) failed: syntax error" in told
     assert "hint: fix the statement" in told
-    # Whatever hides a COMMIT from us, it does not commit.
+    # Even with a hidden COMMIT, the check does not commit.
     hidden = "drop table u; set standard_conforming_strings = off; select 'a\\''; commit; --'"
     assert "failed" in checks.refusal(hidden)
     hidden = "drop table u; do $$ begin commit; end $$"
@@ -196,7 +194,7 @@ def test_unreachable(checks: Checks, source: Session) -> None:
 
 
 def test_it_sees_types_as_the_relay_does(checks: Checks, source: Session, database: str) -> None:
-    """Domains of information_schema are no types that a user made, and not built in either."""
+    """Domains of information_schema are neither user-defined types nor built-in ones."""
     source.run("create domain amount as numeric(8,2); create type range as range (subtype = amount)")
     source.run(
         """create table odd (id int primary key, a information_schema.cardinal_number, c pg_class,

@@ -1,4 +1,4 @@
-"""Every encoding that a server may have: our UTF-8 is PostgreSQL's, character for character."""
+"""Every server encoding: our UTF-8 equals PostgreSQL's, character for character."""
 
 from contextlib import closing
 from urllib.parse import urlsplit
@@ -19,12 +19,12 @@ _SINGLE = [
     *("KOI8R", "KOI8U", "ISO_8859_5", "ISO_8859_6", "ISO_8859_7", "ISO_8859_8"),
 ]
 _MULTIPLE = {
-    # Characters of one, two and three bytes; bytes that are none, or are there twice.
+    # Characters of one, two and three bytes; invalid bytes, and characters with two encodings.
     "EUC_JP": ([b"\xc6\xfc\xcb\xdc", b"\x8e\xb1", b"\x8f\xb0\xa1", b"\xa2\xc0"], [b"\xa9\xa1", b"\xad\xfc"]),
     "EUC_CN": ([b"\xd6\xd0\xb9\xfa"], [b"\xfe\xfe", b"\x80"]),
     "EUC_KR": ([b"\xc7\xd1\xb1\xdb", b"\xa2\xe8"], [b"\xfe\xfe"]),
     "EUC_TW": ([b"\xc4\xe3", b"\x8e\xa2\xa1\xa1"], [b"\x8e\xa1\xa1\xa1", b"\xfe\xfe"]),
-    # Two code points are one character; its second part alone would be taken for it.
+    # Two code points are one character; its second part alone must not be taken for it.
     "EUC_JIS_2004": ([b"\xc6\xfc", b"\xa4\xf7", b"\x8f\xa1\xa1"], [b"\xab\xda", b"\x8e\xff"]),
 }
 
@@ -48,7 +48,7 @@ def test_of_one_byte(database: str) -> None:
 
 @pytest.mark.parametrize("encoding", _MULTIPLE)
 def test_of_more_bytes(database: str, encoding: str) -> None:
-    """Every character comes back, alone or not, and no two are the same."""
+    """Every character is restored, alone or not, and no two are the same."""
     good, bad = _MULTIPLE[encoding]
     with closing(connect(database)) as connection, connection.cursor() as cursor:
         decode = decoder(encoding, database, lambda sql: query(connection, sql))

@@ -1,4 +1,4 @@
-"""What the engine answers while somebody looks, with real services: slots, consumers, commands, settings."""
+"""The engine's answers to its service views, with real services: slots, consumers, commands, settings."""
 
 import time
 from collections.abc import Iterator
@@ -40,9 +40,9 @@ from bwtui.relay.process import launch
 from bwtui.relay.process.control import RequestRefused, request
 from bwtui.sandbox.sandbox import ServiceAddresses
 from bwtui.settings import RelaySettings
-from bwtui.source import retention
+from bwtui.source import lag as retention
 from bwtui.source.connection import connect
-from bwtui.source.retention import read_slots
+from bwtui.source.lag import read_slots
 from tests.database import Session, session
 from tests.fresh_topic import create_topic
 from tests.secure_services import USER, Authority, secure_kafka
@@ -56,7 +56,7 @@ SECRET = "hunter2"
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A transaction is long at once."""
+    """Any transaction counts as long."""
     monkeypatch.setattr(retention, "_SESSIONS_SQL", retention._SESSIONS_SQL.replace("'5 s'", "'0 s'"))
 
 
@@ -66,7 +66,7 @@ def test_every_slot_of_the_server_is_seen(database: str, source: Session) -> Non
     source.run("select pg_create_physical_replication_slot(%s, true)", names[1])
     try:
         source.run("create table t as select repeat('x', 100) from generate_series(1, 10000)")
-        # Of another database too: its slots keep the same WAL.
+        # Also in a different database: its slots retain the same WAL.
         other = database.rpartition("/")[0] + "/postgres"
         with closing(connect(other)) as connection:
             found = {slot.name: slot for slot in read_slots(connection).slots}
@@ -115,7 +115,7 @@ def test_a_role_without_rights_gets_what_there_is_and_one_sentence(
             pid = writer.value("select 'pid ' || pg_backend_pid()")
             look = read_slots(weak)
             holder = next(holder for holder in look.holders if holder.name == pid)
-            # That it writes is told to everybody, since when is not.
+            # Every role may see that the session writes, but not since when.
             assert (holder.writes, holder.since, holder.state) == (True, None, "")
             assert look.failure == ""
             assert [note.endswith(f'GRANT pg_read_all_stats TO "{role}";') for note in look.notes] == [True]
@@ -141,7 +141,7 @@ def topic(services: ServiceAddresses) -> str:
 
 @pytest.fixture
 def reader(services: ServiceAddresses) -> Iterator[GroupReader]:
-    """What looks at groups."""
+    """Return a reader of consumer groups."""
     opened = GroupReader({"bootstrap.servers": services.broker})
     yield opened
     opened.close()
@@ -163,7 +163,7 @@ def commit(services: ServiceAddresses, group: str, *offsets: TopicPartition) -> 
 
 
 def groups(reader: GroupReader, topic: str) -> dict[str, GroupEntry]:
-    look = reader.look([topic])
+    look = reader.poll([topic])
     assert look.failure == ""
     return {group.name: group for group in look.groups}
 
@@ -186,9 +186,9 @@ def test_a_group_is_behind_by_what_it_committed(
     lags = [(lag.partition, lag.committed, lag.end) for lag in behind.partitions]
     assert lags == [(0, 4, 10), (1, None, 3)]
     assert (found[done].unread, found[done].unread_since, found[done].uncommitted) == (0, None, 0)
-    # A broker that has answered, and hangs up since, wants no other protocol.
+    # A broker that has answered before and now closes connections does not need another protocol.
     assert reader._heard.has_answered
-    # What was read is not read again, until the group has moved on.
+    # Records are not read again until the group has moved on.
     before = _reads()
     assert groups(reader, topic)[late] == behind
     assert _reads() == before
@@ -198,7 +198,7 @@ def test_a_group_is_behind_by_what_it_committed(
 
 
 def _reads() -> int:
-    found = COMMANDS.picture().commands
+    found = COMMANDS.snapshot().commands
     return sum(entry.count for entry in found if entry.text.startswith("read the first unread"))
 
 
@@ -219,7 +219,7 @@ def test_a_mark_of_a_transaction_is_nothing_to_read(
 
 def test_kafka_that_is_away_is_one_sentence() -> None:
     with closing(GroupReader({"bootstrap.servers": "127.0.0.1:1", "socket.timeout.ms": 1000})) as reader:
-        look = reader.look(["t"])
+        look = reader.poll(["t"])
     assert look.failure.startswith("can't reach Kafka at 127.0.0.1:1")
     assert look.groups == ()
 
@@ -230,12 +230,12 @@ def test_a_user_without_rights_is_told_what_is_missing(tmp_path: Path) -> None:
         create_topic(admin, NewTopic("guarded", 1, 1))
         with closing(Consumer({**config, "group.id": "secret", "enable.auto.commit": False})) as consumer:
             consumer.commit(offsets=[TopicPartition("guarded", 0, 0)], asynchronous=False)
-        eventually("the group is seen", lambda: [group.name for group in reader.look(["guarded"]).groups])
+        eventually("the group is seen", lambda: [group.name for group in reader.poll(["guarded"]).groups])
         name = (ResourceType.GROUP, "secret", ResourcePatternType.LITERAL, f"User:{USER}", "*")
         denied = AclBinding(*name, AclOperation.DESCRIBE, AclPermissionType.DENY)
         for change in admin.create_acls([denied]).values():
             change.result(30)
-        look = eventually("it is refused", lambda: _without_groups(reader.look(["guarded"])))
+        look = eventually("it is refused", lambda: _without_groups(reader.poll(["guarded"])))
         assert look.failure == ""
         assert len(look.notes) == 1
         assert "ACL" in look.notes[0]
@@ -256,7 +256,7 @@ def relay(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[str]:
-    """The name of a relay that runs as a process of its own, on one table with large values."""
+    """The name of a relay in a separate process, on one table with large values."""
     monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path))
     source.run("create table t (id text primary key, n int, body text)")
     source.run("alter table t alter column body set storage external")

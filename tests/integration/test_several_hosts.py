@@ -1,4 +1,4 @@
-"""Several hosts in one connection string: which of them are tried, as libpq documents it."""
+"""Several hosts in one connection string: the ones that are tried, as libpq documents it."""
 
 import socket
 from collections.abc import Callable
@@ -10,7 +10,7 @@ import pytest
 from bwtui.errors import AuthenticationFailed
 from bwtui.sandbox.sandbox import ServiceAddresses
 from bwtui.source.connection import connect
-from bwtui.source.raw.session import connect_raw
+from bwtui.source.raw_session import connect_raw
 
 pytestmark = pytest.mark.services
 

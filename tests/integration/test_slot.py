@@ -1,4 +1,4 @@
-"""Slots on a real server: the temporary one, the copy that becomes permanent, and what others do to them."""
+"""Slots on a real server: the temporary one, its permanent copy, and interference by others."""
 
 import secrets
 import signal
@@ -12,8 +12,8 @@ import pytest
 from bwtui.errors import ConnectionFailed, RefusedError, SlotLost
 from bwtui.source import slot
 from bwtui.source.connection import Connection, connect
-from bwtui.source.raw.session import connect_raw
-from bwtui.source.raw.stream import ReplicationStream, parse_keepalive
+from bwtui.source.raw_session import connect_raw
+from bwtui.source.raw_stream import ReplicationStream, parse_keepalive
 from bwtui.source.snapshot import import_snapshot
 from tests.attempts import Attempts
 from tests.database import Session, session
@@ -32,7 +32,6 @@ def source(database: str) -> Iterator[Session]:
 
 @pytest.fixture
 def connection(database: str) -> Iterator[Connection]:
-    """The relay's own kind of session."""
     with closing(connect(database)) as opened:
         yield opened
 
@@ -46,14 +45,14 @@ def name() -> str:
 WHOLE_PAGES = """select pg_current_wal_flush_lsn() < pg_current_wal_insert_lsn()
                     and mod(pg_current_wal_flush_lsn() - '0/0', 8192) = 0"""
 ALL_OF_IT = "select pg_current_wal_flush_lsn() = pg_current_wal_insert_lsn()"
-#: PostgreSQL writes a standby snapshot, and all WAL before it, this often at most (bgwriter.c).
+#: PostgreSQL writes a standby snapshot, and all WAL before it, at most this often (bgwriter.c).
 SNAPSHOT_SECONDS = 15.0
 
 
 def test_all_that_is_committed_is_reached_beside_an_open_transaction(
     database: str, source: Session, connection: Connection, name: str
 ) -> None:
-    """WAL is written up to the middle of a record then, which no stream passes for a while."""
+    """WAL is then written up to the middle of a record, which no stream passes for a while."""
     source.run("create table other (filler text)")
     source.run("select pg_create_logical_replication_slot(%s, 'pgoutput')", name)
     stream = ReplicationStream(connect_raw(database), name, ["everything"])
@@ -67,7 +66,7 @@ def test_all_that_is_committed_is_reached_beside_an_open_transaction(
 
     with session(database) as writer:
         writer.run("begin")
-        # After one standby snapshot the next takes its time.
+        # The next standby snapshot takes some time after the first.
         for written in (ALL_OF_IT, WHOLE_PAGES):
             writer.run("insert into other select repeat('x', 1000) from generate_series(1, 1000)")
             eventually("it is written so far", partial(source.value, written))
@@ -79,7 +78,7 @@ def test_all_that_is_committed_is_reached_beside_an_open_transaction(
 def test_the_permanent_slot_stands_where_the_temporary_one_did(
     database: str, source: Session, connection: Connection, name: str
 ) -> None:
-    """Rows that are committed meanwhile are not in the snapshot, and come from the permanent slot."""
+    """Rows committed meanwhile are not in the snapshot, and the permanent slot sends them."""
     temporary = slot.create_temporary(connect_raw(database))
     importer = import_snapshot(connect(database), temporary.snapshot)
     source.run("insert into t values (2)")
@@ -127,7 +126,7 @@ def test_a_slot_that_is_read_by_somebody_else(
     slot.create_permanent(connection, name)
     first = ReplicationStream(connect_raw(database), name, ["everything"])
     raw = connect_raw(database)
-    with pytest.raises(RefusedError, match="already active"):
+    with pytest.raises(RefusedError, match="is in use"):
         ReplicationStream(raw, name, ["everything"])
     raw.finish()
     first.end()
@@ -151,7 +150,7 @@ def test_a_session_that_is_ended_by_the_server(
 
 
 def test_a_connection_that_was_cut_is_made_again(attempts: Attempts, database: str, source: Session) -> None:
-    """While the relay runs; nothing is lost and no snapshot is taken again."""
+    """The running relay reconnects; nothing is lost, and no second snapshot is taken."""
     with attempts.start(database) as relay:
         first = eventually("it streams", lambda: source.reader(attempts.name))
         source.run("select pg_terminate_backend(%s)", first)
@@ -166,7 +165,7 @@ def test_a_connection_that_was_cut_is_made_again(attempts: Attempts, database: s
 
 @contextmanager
 def cut_off(relay: "subprocess.Popen[str]", slot: str, source: Session) -> Iterator[None]:
-    """End the session of a relay that streams; it can't come back before the block is over."""
+    """End the session of a relay that streams; it can't reconnect before the block is over."""
     reader = eventually("it streams", lambda: source.reader(slot))
     relay.send_signal(signal.SIGSTOP)
     try:
@@ -180,7 +179,7 @@ def cut_off(relay: "subprocess.Popen[str]", slot: str, source: Session) -> Itera
 def test_a_slot_that_is_moved_while_the_connection_is_cut_is_refused(
     attempts: Attempts, database: str, source: Session
 ) -> None:
-    """The relay looks again whenever it connects again, not at its start alone."""
+    """The relay checks again whenever it reconnects, not only at its start."""
     with attempts.start(database) as relay:
         with cut_off(relay, attempts.name, source):
             source.run("insert into t values (2)")
@@ -204,12 +203,12 @@ def test_a_slot_that_is_dropped_while_the_connection_is_cut_is_lost(
 def test_a_slot_that_is_taken_by_another_consumer_is_waited_for(
     attempts: Attempts, database: str, source: Session
 ) -> None:
-    """Or held by our own old session, which the server does not know to be gone."""
+    """Or held by our own old session, which the server does not know to be dead."""
     with attempts.start(database, "--publication", "everything") as relay:
         with cut_off(relay, attempts.name, source):
             taker = ReplicationStream(connect_raw(database), attempts.name, ["everything"])
-        # The patience of a start is ten seconds.
-        told = eventually("it tells of it", lambda: _told(attempts, "already active"))
+        # A start gives up after ten seconds.
+        told = eventually("it tells of it", lambda: _told(attempts, "is in use"))
         assert "waiting" in told
         taker.finish()
         end = source.wal_end()

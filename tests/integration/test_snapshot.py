@@ -1,4 +1,4 @@
-"""Invariant 2: the permanent slot exists if and only if the snapshot finished; nothing falls in between."""
+"""Invariant 2: the permanent slot exists if and only if the snapshot finished, with no gap between them."""
 
 import signal
 import threading
@@ -21,7 +21,7 @@ LARGE = 300_000
 
 
 def assert_equal(attempts: Attempts, database: str, *tables: DemoTable) -> None:
-    """See that an independent consumer finds the tables in their topics."""
+    """Check that an independent consumer finds the tables in their topics."""
     services = attempts.services
     with (
         closing(DemoTopicReader(services.broker, services.schema_registry)) as reader,
@@ -70,14 +70,14 @@ def test_cut_off(number: signal.Signals, attempts: Attempts, database: str, sour
 def test_no_slot_after_a_snapshot_that_could_not_end(
     attempts: Attempts, database: str, source: Session
 ) -> None:
-    """A row that can't be relayed ends it; the next run is not told of a slot that never was."""
+    """A row that can't be relayed ends the snapshot; the next run reports no missing slot."""
     source.run("create table rows (id int primary key, note text)")
     source.run("insert into rows select i, repeat('x', i * 500) from generate_series(1, 5) i")
     for _ in range(2):
         error, _ = attempts.fail(database, 2, "-C", "message.max.bytes=2000")
         assert "public.rows" in error
         assert "xxx" not in error
-    # The topic keeps its limit, so another one.
+    # The topic keeps its limit, so the test uses a new one.
     last = attempts.succeed(database, "-p", f"{attempts.name}_2").status
     assert table_status(last, "public.rows") == (5, 0)
 
@@ -86,7 +86,7 @@ def test_no_slot_after_a_snapshot_that_could_not_end(
 
 
 def test_nothing_between_snapshot_and_stream(attempts: Attempts, database: str, source: Session) -> None:
-    """A writer goes on all the time; every row is there, and none that is written once is there twice."""
+    """A writer runs all the time; every row is there, and none that is written once is there twice."""
     source.run("create table balance (id int primary key, n bigint)")
     source.run("create table log (id bigserial primary key, n bigint)")
     source.run("insert into balance select i, 0 from generate_series(1, 100) i")
@@ -157,7 +157,7 @@ def test_a_partitioned_table_comes_through_its_root(
 def test_a_publication_of_partitions_comes_partition_by_partition(
     attempts: Attempts, database: str, source: Session
 ) -> None:
-    """A publication made by hand may not have publish_via_partition_root; then rows belong to the leaves."""
+    """A publication created by hand may lack publish_via_partition_root; then rows belong to the leaves."""
     source.run("create table t (id int primary key, note text) partition by range (id)")
     source.run("create table t_low partition of t for values from (0) to (10)")
     source.run("create table t_high partition of t for values from (10) to (100)")
@@ -173,7 +173,7 @@ def test_a_publication_of_partitions_comes_partition_by_partition(
 
 @pytest.mark.since(15, "publications have column lists and row filters")
 def test_column_list_and_row_filter(attempts: Attempts, database: str, source: Session) -> None:
-    """They hold for the snapshot as for the stream: the same columns, the same rows."""
+    """They apply to the snapshot as to the stream: the same columns, the same rows."""
     source.run('create table t (id int primary key, shown text, hidden text, "Ödd ""name""" text)')
     row = "insert into t values (%s, 'shown', 'hidden', 'odd')"
     for number in (1, 11):
@@ -200,7 +200,7 @@ def test_column_list_and_row_filter(attempts: Attempts, database: str, source: S
 def test_the_row_filters_of_two_publications(
     attempts: Attempts, database: str, source: Session, second: str, expected: set[int]
 ) -> None:
-    """A row is published where any of them publishes it, in the snapshot as in the stream."""
+    """A row is published if any of them publishes it, in the snapshot as in the stream."""
     source.run("create table t (id int primary key)")
     source.run(f"create publication bwtui_{attempts.name} for table t where (id < 10)")
     source.run(f"create publication bwtui_{attempts.name}_unkeyed for table t {second}")

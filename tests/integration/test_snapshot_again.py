@@ -1,4 +1,4 @@
-"""``bwtui snapshot`` on a real relay: what is refused at once, and what a kill leaves of the rest."""
+"""``bwtui snapshot`` on a real relay: requests that are refused at once, and the effects of a kill."""
 
 import json
 from typing import Any
@@ -8,7 +8,7 @@ import pytest
 from bwtui.errors import ConnectionFailed, RefusedError
 from bwtui.model.backfill import BackfillRequest
 from bwtui.relay.process.control import send_again
-from bwtui.source.row_condition import check_condition
+from bwtui.source.present_rows import check_condition
 from tests.attempts import Attempts, Ended
 from tests.database import Session, session
 from tests.integration.test_verify_database import relaying
@@ -85,7 +85,7 @@ def again(attempts: Attempts, *args: str) -> Ended:
 
 
 def statuses(attempts: Attempts) -> dict[str, dict[str, Any]]:
-    """Return what is sent again, and what was, by id."""
+    """Return the current and earlier backfills, by id."""
     told = again(attempts, "--status", "--json").stdout.splitlines()
     return {one["id"]: one for one in map(json.loads, told)}
 
@@ -97,9 +97,12 @@ def test_what_can_not_be_sent_again_is_refused(orders: Session, database: str, a
     orders.run(
         """create table "Odd ""T'x" (id int primary key); create table "Orders" (id int primary key)"""
     )
+    orders.run("create unlogged table cache (id int primary key)")
     with relaying(attempts, database, orders):
         for args, says in (
             (("ordrs",), "did you mean orders?"),
+            (("cache",), "table public.cache is unlogged: PostgreSQL streams none of its changes"),
+            (("public.cache",), "run: ALTER TABLE public.cache SET LOGGED;"),
             (("public.ORDERS",), "did you mean public.Orders or public.orders?"),
             (("recent",), "public.recent is a view and has no rows of its own in the stream"),
             (("public.days_1",), f"is a partition; relay {attempts.name} captures its rows as public.days"),
@@ -109,7 +112,7 @@ def test_what_can_not_be_sent_again_is_refused(orders: Session, database: str, a
             (("pg_class",), "table pg_class is not captured"),
             (("logs",), "has no key"),
             (("orders", "--where", "nothing"), 'column "nothing" does not exist'),
-            (("--cancel", "7-orders"), "there is no backfill 7-orders"),
+            (("--cancel", "7-orders"), "there is no request 7-orders"),
         ):
             ended = again(attempts, *args)
             assert (ended.code, ended.stdout) == (2, "")
@@ -142,7 +145,7 @@ def test_a_condition_that_no_command_has_looked_at_is_refused_by_the_relay(
 def test_a_condition_that_fails_on_a_row_is_said_and_the_stream_goes_on(
     orders: Session, database: str, attempts: Attempts
 ) -> None:
-    """And its hint is about the condition: nothing is wrong with the table."""
+    """The hint is about the condition: nothing is wrong with the table."""
     with relaying(attempts, database, orders):
         where = "1 / (id - 7) >= 0 or note::int = 1"
         ended = again(attempts, "orders", "--where", where)
@@ -185,7 +188,7 @@ def test_a_condition_that_ends_its_own_session_is_not_tried_for_ever(
 
 
 def test_what_was_asked_outlives_a_kill(orders: Session, database: str, attempts: Attempts) -> None:
-    # The rows can't be read as long as another session holds the table.
+    # The rows can't be read as long as another session has locked the table.
     with session(database) as holder:
         with relaying(attempts, database, orders) as relay:
             holder.run("begin; lock table orders in access exclusive mode")
@@ -196,7 +199,7 @@ def test_what_was_asked_outlives_a_kill(orders: Session, database: str, attempts
             assert again(attempts, "--pause", id).code == 0
             relay.kill()
             relay.wait()
-        # A relay that begins looks at its tables, too.
+        # A starting relay reads its tables, too.
         holder.run("rollback")
         with relaying(attempts, database, orders):
             eventually("it is known", lambda: statuses(attempts)[id]["state"] == "paused")

@@ -1,4 +1,4 @@
-"""What PostgreSQL says when it does not copy a table, and a hint that helps in that case."""
+"""PostgreSQL's errors when it does not copy a table, each with a fitting hint."""
 
 import pytest
 
@@ -9,7 +9,7 @@ pytestmark = pytest.mark.services
 
 
 def test_a_row_filter_that_fails(attempts: Attempts, database: str, source: Session) -> None:
-    """The words of such an error may quote a value, and are not told."""
+    """The text of such an error may quote a value, so it is not shown."""
     source.run("create table t (id int primary key)")
     source.run("insert into t values (0), (1)")
     source.run(f"create publication bwtui_{attempts.name} for table t where (10 / id > 0)")

@@ -1,4 +1,4 @@
-"""Sessions next to the stream are with the stream's own server, in a real PostgreSQL."""
+"""Sessions in addition to the stream connect to the stream's own server, in a real PostgreSQL."""
 
 import threading
 from collections.abc import Callable
@@ -11,16 +11,16 @@ from psycopg2.extensions import make_dsn, parse_dsn
 
 from bwtui.errors import ConnectionFailed
 from bwtui.source.connection import query
-from bwtui.source.failover.stream_server import ReachedServer, StreamServer, reached_server
-from bwtui.source.query_pool import QueryPool
-from bwtui.source.raw.session import connect_raw
+from bwtui.source.present_rows import QueryPool
+from bwtui.source.raw_session import connect_raw
+from bwtui.source.raw_stream import ReachedServer, StreamServer, reached_server
 
 pytestmark = pytest.mark.services
 
 
 @pytest.fixture
 def reached(database: str) -> ReachedServer:
-    """The server that a stream has reached."""
+    """Return the server that a stream has reached."""
     return _reached(database)
 
 
@@ -33,7 +33,7 @@ def _reached(dsn: str) -> ReachedServer:
 
 
 def test_the_host_that_the_stream_has_reached_is_asked_alone(database: str) -> None:
-    """Of several, and of each the address that its name had then."""
+    """Only one of several hosts, by the address that its name had at that time."""
     given = parse_dsn(database)
     several = make_dsn(database, host="127.0.0.1,localhost", port=f"1,{given['port']}")
     own = parse_dsn(_reached(several).dsn)
@@ -54,7 +54,7 @@ def _was_restarted(reached: ReachedServer) -> ReachedServer:
 
 
 def test_a_comparison_counts_only_with_the_streams_own_server(database: str, reached: ReachedServer) -> None:
-    """A standby that was promoted meanwhile lacked rows as it was read."""
+    """A standby that was promoted meanwhile lacked rows when it was read."""
     server = StreamServer(database)
     own = list(reached.identity)
     assert not server.is_all([own])
@@ -77,7 +77,7 @@ def test_while_it_streams_no_other_server_is_asked(
 
 
 def test_between_two_streams_a_former_primary_is_refused(database: str, reached: ReachedServer) -> None:
-    """The next server may be another one, of the same timeline or of a later one."""
+    """The next server may be a different one, of the same timeline or of a later one."""
     server = StreamServer(database)
     assert reached.timeline == 1
     for accepted in (_was_restarted(reached), replace(reached, timeline=0)):
@@ -105,7 +105,7 @@ def test_a_question_under_way_keeps_no_session_for_the_next_stream(
         return connection
 
     held: list[Any] = []
-    thread = threading.Thread(target=lambda: held.append(questions.ask(hold)))
+    thread = threading.Thread(target=lambda: held.append(questions.run(hold)))
     thread.start()
     asked.wait(10)
     server.follow(reached)
@@ -113,5 +113,5 @@ def test_a_question_under_way_keeps_no_session_for_the_next_stream(
     goes_on.set()
     thread.join()
     assert held[0].closed
-    assert questions.ask(lambda connection: query(connection, "select 1")) == [(1,)]
+    assert questions.run(lambda connection: query(connection, "select 1")) == [(1,)]
     questions.close()

@@ -1,4 +1,4 @@
-"""The versions of a subject as a real registry tells of them, and as a running relay hands them out."""
+"""The versions of a subject, as a real registry reports them and as a running relay serves them."""
 
 import json
 import time
@@ -19,7 +19,7 @@ def schema(*names: str) -> str:
 
 @pytest.fixture
 def subject() -> str:
-    """A name that has to be quoted in an URL, and that nobody else uses."""
+    """A unique name that needs quoting in an URL."""
     return f"shop/ö rders%{time.monotonic_ns():x}-value"
 
 

@@ -1,4 +1,4 @@
-"""Bad input that only a service can tell: one plain line, a hint, the exit code, nothing left behind.
+"""Bad input that only a service can detect: one plain line, a hint, the exit code, nothing left behind.
 
 All rows share one database and one role; each must leave slots, publications, topics and files as they were.
 """
@@ -77,7 +77,7 @@ SCRIPTS = (
     *(("do $$ begin raise 'no'; end $$", "no"), ("lock table nothing", '"nothing"'), ("grant x to y", '"y"')),
 )
 
-#: Connections that fail, with what the error says; ``{…}`` is filled in.
+#: Connections that fail, with the expected error; ``{…}`` is filled in.
 CONNECTIONS = (
     ("postgresql://nobody_here:x@{host}/{database}", 4, ""),
     ("postgresql://{role}:wrong@{host}/{database}", 4, "password authentication failed"),
@@ -99,7 +99,7 @@ ASKING = (
     ("connect", "--headless", "--json", "-s", "{name}", "-b", "{broker}", "-r", "{registry}"),
 )
 
-#: What the services are asked for in vain, by whoever may connect.
+#: Requests that the services refuse, although the client may connect.
 ASKED = (
     (("slots", "drop", "{name}", "--yes"), 2, "does not exist"),
     (("slots", "drop", "{name}"), 2, "does not exist"),
@@ -124,7 +124,7 @@ ASKED = (
 
 @dataclass(frozen=True)
 class World:
-    """The database of all rows, and what is filled into them."""
+    """The database of all rows, and the values for their placeholders."""
 
     dsn: str
     names: dict[str, str]
@@ -138,9 +138,9 @@ class World:
         return text
 
     def state(self) -> tuple[object, ...]:
-        """Return all that a command could leave behind."""
+        """Return everything that a command could leave behind."""
         broker = AdminClient({"bootstrap.servers": self.names["broker"]})
-        # A relay's folder keeps its lock, its log and how it ended.
+        # A relay's folder keeps its lock, its log and its final status.
         kept = {"engine.lock", "engine.log", "outcome.json", "state", self.names["name"]}
         files = {path for path in self.folder.rglob("*") if path.name not in kept}
         return left(self.dsn), set(broker.list_topics(timeout=30).topics), files
@@ -148,7 +148,7 @@ class World:
 
 @pytest.fixture(scope="module")
 def world(services: ServiceAddresses, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """A database with a table of one row, one without a key, and a role that may log in, and no more."""
+    """A database with a table of one row, one without a key, and a role that may only log in."""
     name = f"sweep_{secrets.token_hex(5)}"
     role = f"role_{name}"
     folder = tmp_path_factory.mktemp("sweep")
@@ -181,7 +181,7 @@ def world(services: ServiceAddresses, tmp_path_factory: pytest.TempPathFactory) 
 
 
 def refuse(world: World, code: int, says: str, *args: str) -> None:
-    """Run a command, and see that it is refused as it should be and leaves nothing."""
+    """Run a command, and check that it is refused as expected and leaves nothing."""
     before = world.state()
     ended = world.attempts.command_here(*args)
     assert ended.code == code, ended.stderr

@@ -1,4 +1,4 @@
-"""What was sent from a commit on, read out of a real Kafka by the headers of the records."""
+"""Read the records since a commit from a real Kafka, by the headers of the records."""
 
 import time
 from collections.abc import Iterator
@@ -8,18 +8,18 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from bwtui.kafka.recent_records import RecentRecordReader
+from bwtui.kafka.key_reader import RecentRecordReader
 from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.fresh_topic import create_topic
 
-#: When the commit with LSN 0 was, in Unix milliseconds; each LSN is a second later.
+#: The time of the commit with LSN 0, in Unix milliseconds; each LSN is a second later.
 _BEGUN = 1_700_000_000_000
 _FORK = 5_000
 
 
 @pytest.fixture
 def reader(services: ServiceAddresses) -> Iterator[RecentRecordReader]:
-    """What reads tails."""
+    """Return a reader of recent records."""
     with closing(RecentRecordReader({"bootstrap.servers": services.broker})) as made:
         yield made
 
@@ -29,7 +29,7 @@ def topic_with(
 ) -> str:
     """Return a topic of one partition with records of these LSNs and keys; -1 has no headers."""
     name = f"tails-{time.monotonic_ns():x}"
-    # Kafka deletes records of commits that are so old at its next look.
+    # Otherwise Kafka deletes records of commits that old at its next retention check.
     made = NewTopic(name, 1, 1, config={"retention.ms": "-1", **(config or {})})
     create_topic(AdminClient({"bootstrap.servers": services.broker}), made)
     producer = Producer({"bootstrap.servers": services.broker})
@@ -58,7 +58,7 @@ def test_what_is_behind_the_fork_is_found_and_nothing_else(
 def test_what_was_read_again_since_hides_nothing(
     services: ServiceAddresses, reader: RecentRecordReader, stamps: str
 ) -> None:
-    """The relay had gone back before the fork, and come no further than to it, when the primary failed."""
+    """The relay had read again from before the fork, and had only just reached it when the primary failed."""
     sent = [(_FORK + n, b"sent %d" % n) for n in range(3)]
     again = [(_FORK - 1_200 + n, b"again") for n in range(1_150)]
     records = [(_FORK - 1_200, b"old"), *sent, *again]

@@ -1,4 +1,4 @@
-"""However the screens end, the terminal is what it was; and one that can't show them gets no escapes."""
+"""The terminal is restored however the screens end; one that can't show them gets no escape sequences."""
 
 import os
 import signal
@@ -31,26 +31,26 @@ sys.exit(guarded(lambda: _play(options, _with_screens, SetupProgress())))
 
 #: Screens that don't close.
 STUCK = """
-from bwtui.tui import terminal_session
+from bwtui.tui import app as screens
 from textual.app import App
 class Stuck(App):
     def exit(self, *_): pass
-terminal_session._CLOSE_SECONDS = 0.2
-terminal_session.run_app(Stuck(), "")
+screens._CLOSE_SECONDS = 0.2
+screens.run_app(Stuck(), "")
 """
 
 
-#: Screens that end before a worker of theirs begins, as after an early signal.
+#: Screens that end before one of their workers begins, as after an early signal.
 UNBEGUN = """
 from textual.app import App
-from bwtui.tui import terminal_session
+from bwtui.tui import app as screens
 
 class Early(App):
     def run(self):
         async def sample(): pass
         sample()
 
-terminal_session.run_app(Early(), "")
+screens.run_app(Early(), "")
 """
 
 

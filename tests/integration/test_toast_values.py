@@ -1,4 +1,4 @@
-"""Large values that an UPDATE did not touch: what --toast sends in their place is never null or empty."""
+"""Large values that an UPDATE did not change: --toast never sends null or an empty value for them."""
 
 import json
 import secrets
@@ -31,7 +31,7 @@ READERS: dict[str, Callable[[ServiceAddresses, str], list[Decoded]]] = {
 
 @pytest.fixture
 def source(database: str) -> Iterator[Session]:
-    """A session on a database with one table, whose large values are kept out of line."""
+    """A session on a database with one table, whose large values are stored out of line."""
     with closing(Session(database)) as opened:
         opened.run("create table doc (id int primary key, n int, big text)")
         opened.run("alter table doc alter big set storage external")
@@ -39,7 +39,7 @@ def source(database: str) -> Iterator[Session]:
 
 
 def large() -> str:
-    """Return a value that PostgreSQL keeps out of line."""
+    """Return a value that PostgreSQL stores out of line."""
     return secrets.token_hex(2_000)
 
 
@@ -52,7 +52,7 @@ def fill(source: Session, count: int, table: str = "doc") -> dict[int, str]:
 
 
 def figures(status: dict[str, Any], table: str = "public.doc") -> tuple[int, int, int]:
-    """Return how many values were fetched, marked, and rows passed over."""
+    """Return the numbers of fetched values, marked values and skipped rows."""
     found = status["tables"][table]
     return found["toast_fetched"], found["toast_placeholders"], found["toast_superseded"]
 
@@ -83,7 +83,7 @@ def test_fetched(attempts: Attempts, source: Session, database: str, form: str) 
         {"id": 40, "n": 2, "big": big[4]},
     ]
     assert sorted(latest(found).values(), key=lambda row: row["id"]) == rows
-    # Row 2 was gone, and so was row 4 under its old key: that version was passed over.
+    # Row 2 was deleted, and row 4 no longer had its old key: that version was skipped.
     assert of_key(found, 2) == [{"id": 2, "n": 0, "big": big[2]}, None]
     assert of_key(found, 4) == [{"id": 4, "n": 0, "big": big[4]}, None]
     # The version in between holds a value that is newer than its commit, as documented.
@@ -92,7 +92,7 @@ def test_fetched(attempts: Attempts, source: Session, database: str, form: str) 
 
 
 def _finished(source: Session) -> int:
-    """Return how many transactions of all sessions ended in the database; each statement of ours is one."""
+    """Return the number of transactions that ended in the database; each of our statements is one."""
     sql = "select xact_commit + xact_rollback from pg_stat_database where datname = current_database()"
     return int(source.value(sql))
 
@@ -100,7 +100,7 @@ def _finished(source: Session) -> int:
 def test_values_of_many_rows_are_read_with_few_statements(
     attempts: Attempts, source: Session, database: str
 ) -> None:
-    """Also of several transactions, of rows whose key changed or that are gone, and beside another table."""
+    """Also in several transactions, for rows with changed keys or deleted rows, with a second table."""
     source.run("create type mood as enum ('glad', 'sad')")
     source.run(
         """create table pairs (a int[], b mood, c char(4), n int, big text, more text,
@@ -132,7 +132,7 @@ def test_values_of_many_rows_are_read_with_few_statements(
     found = sorted((row["a"], row["n"], row["big"], row["more"]) for row in pairs)
     assert found == source.rows("select a, n, big, more from pairs order by a")
     fetched, marked, superseded = figures(status)
-    # Each row that is gone, or has another key by now, was passed over once.
+    # Each row that was deleted, or has a different key now, was skipped once.
     assert (fetched, marked, superseded) == (3_000 - 60 + 30, 0, 60)
 
 
@@ -216,7 +216,7 @@ def test_error_and_exit(attempts: Attempts, source: Session, database: str) -> N
     assert big[1][:20] not in error
     topic = f"{attempts.name}.doc"
     assert of_key(decoded_avro(attempts.services, topic), 1) == [{"id": 1, "n": 0, "big": big[1]}]
-    # Nothing was confirmed past it: another mode goes on right there.
+    # Nothing was confirmed past it: another mode continues right there.
     attempts.succeed(database)
     assert of_key(decoded_avro(attempts.services, topic), 1)[-1] == {"id": 1, "n": 1, "big": big[1]}
 
@@ -319,7 +319,7 @@ def test_fetched_by_a_key_of_any_type(attempts: Attempts, source: Session, datab
         source.run(f"create table k{number} (k {kind} primary key, n int, big text)")
         source.run(f"alter table k{number} alter big set storage external")
         source.run(f"insert into k{number} values (%s, 0, %s)", value, big)
-    # What it would make of an array's NULL is the text: no row has such a key.
+    # With array_nulls off, NULL in an array is the text: no row has such a key.
     source.run(f'alter database "{source.value("select current_database()")}" set array_nulls = off')
     attempts.succeed(database)
     for number in range(len(KEYS)):
@@ -364,7 +364,7 @@ def _found_by_key(source: Session, reader: Connection, form: str, cast: str, sam
     except psycopg2.Error:
         return False
     for sample in samples:
-        # Some values are none of the domain, too long for an index, or have no equality.
+        # Some values are not in the domain, too long for an index, or have no equality.
         with suppress(psycopg2.Error):
             source.run(f"insert into kept (k) values ({cast}::{form}) on conflict do nothing", sample)
     table = find_table(reader, "public", "kept")
@@ -384,7 +384,7 @@ def _found_by_key(source: Session, reader: Connection, form: str, cast: str, sam
 
 
 def test_keys_of_any_text_are_found_together(source: Session, database: str) -> None:
-    """Texts that mean something in an array, in SQL, or as a parameter; so may the names."""
+    """Texts with a special meaning in an array, in SQL, or as a parameter; so may the names."""
     source.run('create schema "50%"; create type "50%"."%s\'" as enum (\'%s\', \'"\')')
     source.run(
         """create table "50%"."it's ""%s" ("k%" text, "%(n)s" "50%"."%s'", "big%s" text, n int,
@@ -434,7 +434,7 @@ def test_rows_that_are_larger_than_the_limit_together_are_left_out(
 
 @pytest.mark.since(18, "keys WITHOUT OVERLAPS")
 def test_a_key_without_overlaps_is_compared_whole(attempts: Attempts, source: Session, database: str) -> None:
-    """Its index finds what overlaps; another row may do so by now."""
+    """Its index finds overlapping values; a different row may overlap now."""
     source.run("create extension btree_gist")
     source.run(
         "create table t (id int, at int4range, n int, big text, primary key (id, at without overlaps))"
@@ -467,7 +467,7 @@ def test_a_key_that_its_type_does_not_know_any_more(
 
 
 def test_a_policy_that_hides_rows_hides_no_change(attempts: Attempts, source: Session, database: str) -> None:
-    """Row security would make a present row look deleted, and its change would be passed over."""
+    """Row security would make a present row look deleted, and its change would be skipped."""
     from tests.integration.test_bad_input import PASSWORD, as_role
 
     role = f"role_{secrets.token_hex(4)}"

@@ -26,7 +26,7 @@ from tests.integration.type_samples import SAMPLES, SETUP, SINCE
 pytestmark = pytest.mark.services
 
 DOCS = Path(__file__).parents[2] / "docs" / "types.md"
-# What a role or a database may set, and what would change the text of values if a session didn't pin it.
+# Settings of a role or a database that would change the text of values if a session did not override them.
 HOSTILE = {
     "datestyle": "Postgres, DMY",
     "intervalstyle": "sql_standard",
@@ -42,7 +42,7 @@ Connection = psycopg2.extensions.connection
 
 
 def prepared(database: str, settings: dict[str, str]) -> Connection:
-    """Return a session of the relay's kind in a database that has settings of its own."""
+    """Return a session of the relay's kind in a database with its own settings."""
     with closing(psycopg2.connect(database)) as owner, owner.cursor() as cursor:
         owner.autocommit = True
         name = sql.Identifier(owner.info.dbname)
@@ -52,7 +52,7 @@ def prepared(database: str, settings: dict[str, str]) -> Connection:
             )
         cursor.execute(SETUP)
     found = connect(database)
-    # psycopg2 asks only here, and would write LATIN1 into a session that reads UTF8.
+    # psycopg2 reads the encoding only here, and would write LATIN1 into a session that reads UTF8.
     found.set_client_encoding("UTF8")
     return found
 
@@ -83,7 +83,7 @@ class Table:
         self.run(f"insert into public.{self.name} values (-1, null)")
 
     def same(self, number: int, text: str | None) -> bool:
-        """Say whether ``text``, cast, is what is stored, in binary output too where the type has one."""
+        """Return whether ``text``, cast, is the stored value, in binary output too if the type has one."""
         ((same,),) = self.run(
             f"""
             select case when (select typsend = 0 or typsend::text ~ 'array_send' and t.typelem = 1033
@@ -115,17 +115,23 @@ def described(avro: Any) -> str:
 
 
 def documented() -> dict[str, tuple[str, bool, str]]:
-    """Return of every type in docs/types.md its Avro type, whether it may escape, and its JSON form."""
-    rows = re.findall(r"^\| (`.*?) \| (.*?) \| ?(.*?) ?\| (.*?) \|", DOCS.read_text(), re.MULTILINE)
+    """Return for every type in docs/types.md its Avro type, whether it may escape, and its JSON form."""
+    page = DOCS.read_text()
+    json_forms = {
+        name: json_form
+        for names, json_form in re.findall(r"^\| (`[^|]*) \| ([^|]*) \|$", page, re.MULTILINE)
+        for name in re.findall(r"`(.*?)`", names)
+    }
+    rows = re.findall(r"^\| (`[^|]*) \| ([^|]*) \| ?([^|]*?) ?\| [^|]*\|$", page, re.MULTILINE)
     return {
-        name: (avro, bool(escape), json_form)
-        for names, avro, escape, json_form in rows
+        name: (avro, bool(escape), json_forms.get(name, "string"))
+        for names, avro, escape in rows
         for name in re.findall(r"`(.*?)`", names)
     }
 
 
 class Number(str):
-    """A number of JSON, with its digits as they are."""
+    """A JSON number, with its digits unchanged."""
 
 
 def json_text(encoder: JsonEncoder, fields: list[m.Field]) -> tuple[str, str | None]:
@@ -140,7 +146,7 @@ def json_text(encoder: JsonEncoder, fields: list[m.Field]) -> tuple[str, str | N
 
 
 def has_form(documented: str, form: str, text: str | None) -> bool:
-    """Say whether a value's form is the documented one."""
+    """Return whether a value's form is the documented one."""
     if documented == "number; NaN, ±Infinity a string":
         return form == ("string" if text in ("NaN", "Infinity", "-Infinity") else "number")
     return form == documented.partition(",")[0] or form == documented

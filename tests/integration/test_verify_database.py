@@ -1,4 +1,4 @@
-"""``bwtui verify --database``, beside a relay that runs and a table that is written to."""
+"""``bwtui verify --database``, with a running relay and a table that is written to."""
 
 import json
 import re
@@ -43,7 +43,7 @@ create table unkeyed (a int); insert into unkeyed values (1);
 def relaying(
     attempts: Attempts, database: str, source: Session, *args: str
 ) -> Iterator["subprocess.Popen[str]"]:
-    """Keep a relay running that has been through its snapshot, and yield its process."""
+    """Keep a relay running that has completed its snapshot, and yield its process."""
     with attempts.start(database, "--allow-unkeyed", *args) as process:
         try:
             eventually("the relay streams", lambda: source.reader(attempts.name), 60)
@@ -55,13 +55,13 @@ def relaying(
 
 @contextmanager
 def written_to(database: str) -> Iterator[None]:
-    """Update, insert and delete rows all the time, in another thread."""
+    """Update, insert and delete rows continuously, in another thread."""
     stop = threading.Event()
 
     def write() -> None:
         with session(database) as writer:
             turn = 0
-            # As fast as it can it would leave hundreds of thousands of records where the audit has to wait.
+            # Without a pause it would leave hundreds of thousands of records for the audit to wait for.
             while not stop.wait(0.005):
                 turn += 1
                 writer.run(
@@ -80,7 +80,7 @@ def written_to(database: str) -> Iterator[None]:
 
 
 def verify(attempts: Attempts, database: str, *args: str) -> tuple[Ended, dict[str, Any]]:
-    """Run ``bwtui verify --database``; return how it ended, and its report if there is one."""
+    """Run ``bwtui verify --database``; return its exit, and its report if there is one."""
     ended = attempts.command(*arguments(attempts, database), "--json", *args)
     return ended, json.loads(ended.stdout) if ended.stdout else {}
 
@@ -92,7 +92,7 @@ def arguments(attempts: Attempts, database: str) -> list[str]:
 
 
 def plant(attempts: Attempts) -> None:
-    """Take a row away, change one, and add one, in the topic."""
+    """Remove a row, change one, and add one, in the topic."""
     topic = f"{attempts.name}.kinds"
     rows: list[tuple[int, bytes, bytes]] = []
     for (_, partition), records in raw_records(attempts.services, [topic]).items():
@@ -105,7 +105,7 @@ def plant(attempts: Attempts) -> None:
     with closing(producer):
         producer.produce(topic, None, rows[0][1], rows[0][0])
         producer.produce(topic, rows[2][2], rows[1][1], rows[1][0])
-        # The key's last byte but for one more in the length before it.
+        # The key's last byte, except for one more in the length before it.
         strange = rows[3][1][:-2] + bytes([rows[3][1][-2] ^ 0x01]) + rows[3][1][-1:]
         producer.produce(topic, rows[3][2], strange, rows[3][0])
         assert not producer.flush(30)
@@ -135,7 +135,7 @@ def test_a_table_that_is_written_to(attempts: Attempts, source: Session, databas
         assert all(one["postgresql"] != one["kafka"] for one in different["fields"])
         assert all(None not in (one["partition"], one["offset"]) for one in report["findings"])
         told = attempts.command(*arguments(attempts, database), "--table", r"public\.kinds").stdout
-        assert told.startswith("anomalies: 3 in ")
+        assert told.startswith("anomalies: 3 (")
         for name in ("different_row", "extra_key", "missing_key"):
             assert re.search(
                 rf"\n{name}: 1\n  {attempts.name}\.kinds \d+@\d+ · public.kinds · key id=…", told
@@ -155,7 +155,7 @@ def test_a_table_that_is_written_to(attempts: Attempts, source: Session, databas
 
 
 def test_both_sides_are_counted_at_one_fence(attempts: Attempts, source: Session, database: str) -> None:
-    """Keys that come, and keys that go, after the fence are rows of neither side, or of both."""
+    """Keys inserted or deleted after the fence count on neither side, or on both."""
     source.run("create table a (id serial primary key); insert into a select generate_series(1, 3000)")
     source.run("create table b (id int primary key); insert into b select generate_series(1, 100000)")
     stop = threading.Event()
@@ -212,7 +212,7 @@ def test_a_relay_that_can_not_connect_again_is_named(
     monkeypatch.setattr("bwtui.verify.database._RECONNECT_SECONDS", 0.5)
     as_role = here._replace(netloc=f"{role}:x@{here.hostname}:{here.port}").geturl()
     with relaying(attempts, as_role, source):
-        # A limit of connections is none for walsenders.
+        # A connection limit does not apply to walsenders.
         source.run(f"alter role {role} nologin")
         source.run("select pg_terminate_backend(%s)", source.reader(attempts.name))
         source.wait_released(attempts.name)

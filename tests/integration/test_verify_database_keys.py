@@ -1,4 +1,4 @@
-"""``bwtui verify --database`` of keys that say the same in other bytes: to brokers they are other keys."""
+"""``bwtui verify --database`` of equal keys in different encodings: to brokers they are different keys."""
 
 import io
 import json
@@ -19,7 +19,7 @@ _SPELLED = (
     "replace it"
 )
 _ALONE = "the topic has the row only under this differently encoded key"
-#: Of a date before keys were texts, to the bytes.
+#: The old schema of a date, from before keys were texts, byte by byte.
 _OLD = {
     "type": "record", "name": "old",
     "fields": [{"name": "day", "type": ["null", {"type": "int", "logicalType": "date"}]}],
@@ -27,9 +27,9 @@ _OLD = {
 
 
 def test_keys_in_other_bytes(attempts: Attempts, source: Session, database: str) -> None:
-    """In the order of the days: as the relay writes it, and as it was written before; as before, alone.
+    """In the order of the days: the relay's current encoding and the old one; only the old one.
 
-    And in a longer varint, alone; deleted, and left as it was before; not touched.
+    Then: only a longer varint; deleted, but still there in the old encoding; untouched.
     """
     source.run("create table days (day date primary key, v text)")
     source.run("insert into days select date '2024-01-01' + i, 'v' from generate_series(0, 9) i")

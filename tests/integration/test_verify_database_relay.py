@@ -1,4 +1,4 @@
-"""``bwtui verify --database --relay NAME``: the running relay says where to look."""
+"""``bwtui verify --database --relay NAME``: the running relay supplies the settings."""
 
 import json
 import os
@@ -12,11 +12,11 @@ import pytest
 from confluent_kafka import Producer
 from textual.pilot import Pilot
 
-from bwtui.cli.auditing.single_records import records_of
+from bwtui.cli.inputs.audit_sources import records_of
 from bwtui.relay.process.control import ControlClient
 from bwtui.tui.app import RelayApp
 from bwtui.tui.audit.session import RelayAuditSession
-from bwtui.tui.screens.audit.report import ReportScreen
+from bwtui.tui.screens.audit import ReportScreen
 from bwtui.tui.screens.dialogs import Ending
 from bwtui.tui.state import RelayModel
 from tests.attempts import Attempts
@@ -30,7 +30,7 @@ _COMMAND = (sys.executable, "-c", "from bwtui.cli.main import main; main()")
 
 
 def verify(attempts: Attempts, folder: Path, *args: str) -> "subprocess.CompletedProcess[str]":
-    """Run the command in ``folder``; what it finds there and in its variables leads nowhere."""
+    """Run the command in ``folder``, whose files and variables must not matter."""
     folder.mkdir(exist_ok=True)
     (folder / "bwtui.toml").write_text("broker = 'localhost:1'\n")
     around = {name: value for name, value in os.environ.items() if not name.startswith(("BWTUI_", "PG"))}
@@ -61,7 +61,7 @@ def test_a_relay_is_verified_from_anywhere(
 ) -> None:
     for name in ("a", "b", "c"):
         source.run(f"create table {name} (id int primary key); insert into {name} values (1), (2)")
-    # Where the relay began, this is a file.
+    # In the folder in which the relay began, this is a file.
     (tmp_path / "ca.pem").touch()
     elsewhere = tmp_path / "elsewhere"
     chosen = ("--table", "a|b", "-C", "ssl.ca.location=ca.pem")
@@ -70,7 +70,7 @@ def test_a_relay_is_verified_from_anywhere(
         whole = report(verify(attempts, elsewhere))
         assert (whole["tables"], whole["expected"]) == (["public.a", "public.b"], 5)
         assert whole["command"] == f"bwtui verify --database --relay {attempts.name} --json"
-        # What the relay leaves out nobody can ask for.
+        # A table that the relay leaves out can't be requested.
         narrow = report(verify(attempts, elsewhere, "--table", "[ac]"))
         assert narrow["tables"] == ["public.a"]
         without = report(verify(attempts, elsewhere, "--exclude-table", "a"))
@@ -89,7 +89,7 @@ async def test_the_screens_verify_the_relay_that_they_show(
     source.run("create table a (id int primary key, v text); insert into a values (1, 'one'), (2, 'two')")
     monkeypatch.setenv("BWTUI_STATE_HOME", str(attempts.state))
     with relaying(attempts, database, source):
-        # A record of nobody: the topic has a key that the table lacks.
+        # A record of no row: the topic has a key that the table lacks.
         producer = Producer({"bootstrap.servers": attempts.services.broker, "partitioner": "murmur2_random"})
         producer.produce(f"{attempts.name}.a", b"a value", b"strange")
         assert producer.flush(30) == 0
@@ -102,7 +102,7 @@ async def test_the_screens_verify_the_relay_that_they_show(
             assert audit.report is not None
             assert (audit.report.verdict, audit.report.wrong) == ("anomalies", 1)
             await pilot.press("enter", "enter")
-            await until(pilot, lambda: "key: 7 bytes that can't be read" in text(app))
+            await until(pilot, lambda: "key: 7 bytes that can't be decoded" in text(app))
         # Not before the screens, which would connect again.
         await client.close()
 

@@ -1,4 +1,4 @@
-"""``bwtui verify --database`` of tables of every shape, none of which is wrong; and of what is."""
+"""``bwtui verify --database`` of tables of every shape: correct ones first, then differing ones."""
 
 import io
 import json
@@ -84,7 +84,7 @@ def test_tables_of_every_shape(attempts: Attempts, source: Session, database: st
         found = [(one["table"], one["class"], one["fields"]) for one in report.get("findings", [])]
         assert (ended.code, found, ended.stderr) == (0, [], "")
         assert len(report["tables"]) == 11
-        # Nothing is left of it, in the database or beside it, once the server sees that its sessions ended.
+        # The audit leaves no slot once the server sees that its sessions ended.
         left = "select count(*) from pg_replication_slots where temporary"
         eventually("no slot is left", lambda: source.value(left) == 0)
 
@@ -121,7 +121,7 @@ def test_json_and_placeholders(attempts: Attempts, source: Session, database: st
 def test_an_open_transaction_decides_nothing(
     attempts: Attempts, source: Session, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What stands behind it is not seen, and so not missing; once it has ended, all is seen."""
+    """Records after the open transaction are not visible, and so not missing; once it has ended, all are."""
     source.run("create table t (id int primary key); insert into t values (1)")
     topic, broker = f"{attempts.name}.t", {"bootstrap.servers": attempts.services.broker}
     admin = AdminClient({**broker})
@@ -131,7 +131,7 @@ def test_an_open_transaction_decides_nothing(
         transactions = Transactions(broker, topic)
         transactions.write("stranger")
         source.run("insert into t values (2)")
-        # At every fence it waits for the transaction's end, which comes later here.
+        # At every fence it waits for the transaction's end, which happens later here.
         monkeypatch.setattr("bwtui.verify.folding._PATIENCE_SECONDS", 1.0)
         ended = attempts.command_here(*arguments(attempts, database), "--json")
         report = json.loads(ended.stdout)
@@ -164,9 +164,9 @@ def test_tables_without_a_key(attempts: Attempts, source: Session, database: str
         "only missing rows can be found in tables without a key: public.full_log, public.log; their topics"
         " have 2 more rows than the tables: rows that were deleted, changed or sent again"
     ]
-    # That a topic has every row of its table does not say that it has no others.
+    # A topic that has every row of its table may have others as well.
     assert (report["proven"], report["complete"]) == (["public.log"], ["public.full_log", "public.log"])
-    # Of an update that is not published nobody can say that the topic should have it.
+    # An update that is not published is not required in the topic.
     source.run("update log set t = 'y' where t = 'x'")
     ended, report = verify(attempts, database)
     assert (ended.code, report["verdict"]) == (3, "indeterminate")
@@ -189,7 +189,7 @@ def test_rows_without_a_key_that_are_missing(attempts: Attempts, source: Session
 
 
 def test_a_row_that_is_written_to_all_the_time(attempts: Attempts, source: Session, database: str) -> None:
-    """Its latest record is always newer than what the table shows; one of those before it is the row."""
+    """Its latest record is always newer than the table's row; one of those before it is the row."""
     source.run("create table t (id int primary key, n int); insert into t values (1, 0), (2, 0)")
     stop = threading.Event()
 
@@ -235,7 +235,7 @@ def test_a_null_for_a_composite_with_a_null_in_it(attempts: Attempts, source: Se
 
 
 def test_a_topic_that_is_not_there(attempts: Attempts, source: Session, database: str) -> None:
-    """A table in another schema has another topic, and its rows come into that."""
+    """A table in a different schema has a different topic, and its rows are sent there."""
     source.run("create table t (id int primary key); insert into t values (1)")
     source.run("create table u (id int primary key); insert into u values (1), (2)")
     source.publish_all(attempts.name)
@@ -253,8 +253,8 @@ def test_a_topic_that_is_not_there(attempts: Attempts, source: Session, database
 
 
 def test_a_table_that_gets_a_key(attempts: Attempts, source: Session, database: str) -> None:
-    """What was sent without a key is no key's state: a reader of keys lacks the row until it comes again."""
-    # Else its updates are not published, since it has no key at first.
+    """A record without a key sets no key's state: a reader of keys lacks the row until it is sent again."""
+    # Otherwise its updates are not published, since it has no key at first.
     source.run("create table late (a int, b text); alter table late replica identity full")
     source.run("insert into late select i, 'x' from generate_series(1, 3) i")
     with relaying(attempts, database, source):
@@ -275,10 +275,10 @@ def test_a_table_that_gets_a_key(attempts: Attempts, source: Session, database: 
 
 
 def test_a_table_whose_key_changes(attempts: Attempts, source: Session, database: str) -> None:
-    """Keys of other columns are other keys, though types and values be the same; and then there is none."""
+    """Keys of different columns differ even if types and values are equal; then the key is dropped."""
     source.run('create table swap (a int primary key, "b b" int not null unique)')
     source.run("insert into swap values (1, 2), (2, 1), (3, 3)")
-    # One that the relay makes for a keyed table is compacted, and takes no record without a key.
+    # A topic that the relay creates for a keyed table is compacted, and accepts no record without a key.
     broker = {"bootstrap.servers": attempts.services.broker}
     create_topic(AdminClient({**broker}), NewTopic(f"{attempts.name}.swap", 1, 1))
     with relaying(attempts, database, source):

@@ -1,4 +1,4 @@
-"""``bwtui verify --database`` by digests: of all types, what differs is found, as it is row by row."""
+"""``bwtui verify --database`` by digests: it finds the same differences of all types as row by row."""
 
 import contextlib
 from collections import Counter
@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient
 
 from bwtui.audit.report import AuditSummary
-from bwtui.source.raw.session import connect_raw
+from bwtui.source.raw_session import connect_raw
 from bwtui.source.slot import create_temporary
 from bwtui.verify import tables
 from bwtui.verify.canonical import kind_of
@@ -27,7 +27,7 @@ from tests.integration.type_samples import SAMPLES, SETUP, SINCE, TWICE_ROUNDED
 
 pytestmark = pytest.mark.services
 
-#: Two rows of (f, n, a, b, t) that print alike, or nearly, and are not the same.
+#: Two rows of (f, n, a, b, t) with equal or nearly equal text, which are not the same.
 _ALIKE = [
     ("'0'", "'1.0'", "'x|'", "'y'", "'1970-01-01'"),
     ("'-0'", "'1.0'", "'x|'", "'y'", "'1970-01-01'"),
@@ -46,7 +46,7 @@ _ALIKE = [
 def test_a_change_of_any_column(
     attempts: Attempts, source: Session, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A row for each column: at first all are as the topic says, then each differs in that column alone."""
+    """A row for each column: at first all equal the topic, then each differs in that column only."""
     source.run(SETUP)
     kinds = [kind for kind in SAMPLES if source.connection.server_version >= SINCE.get(kind, 0)]
     columns = [f"c{number}" for number in range(len(kinds))]
@@ -143,7 +143,7 @@ def test_rows_that_agree_are_not_read(
 
 
 def test_without_a_key(attempts: Attempts, source: Session, database: str) -> None:
-    """Rows of which digests say nothing are counted with those of which they do."""
+    """Rows without digests are counted together with those that have them."""
     source.run("create table bag (f float8, d date, u uuid); alter table bag replica identity full")
     source.run("""insert into bag values (1, '2024-01-01', null), (1, '2024-01-01', null),
                   ('NaN', null, null), (2, 'infinity', null), (2, 'infinity', null), ('-0', null, null)""")
@@ -164,7 +164,7 @@ def test_without_a_key(attempts: Attempts, source: Session, database: str) -> No
 
 
 def test_a_partitioned_table(attempts: Attempts, source: Session, database: str) -> None:
-    """Rows of two partitions stand at the same place, and are told apart."""
+    """Rows of two partitions have the same ctid, and are distinguished."""
     source.run("create table parts (id int primary key, v text) partition by hash (id)")
     for number in range(3):
         source.run(
@@ -180,7 +180,7 @@ def test_a_partitioned_table(attempts: Attempts, source: Session, database: str)
     }
 
 
-# -- what they share -----------------------------------------------------------------------------------------
+# -- helpers -------------------------------------------------------------------------------------------------
 
 
 def _digested(source: Session, columns: Sequence[str]) -> list[str]:
@@ -215,7 +215,7 @@ def _compared(
     table: ComparedTable,
     take: object = None,
 ) -> AuditSummary:
-    """Compare at a fence of the test's own, while no relay runs."""
+    """Compare at the test's own fence, while no relay runs."""
     with contextlib.ExitStack() as stack:
         raw = connect_raw(dsn)
         stack.callback(raw.finish)

@@ -1,4 +1,4 @@
-"""``bwtui verify`` says which rows it misses are in the relay's dead letters, and how to send them."""
+"""``bwtui verify`` reports which missing rows are in the relay's dead letters, and how to send them."""
 
 import json
 import re
@@ -18,7 +18,7 @@ _TOO_LARGE = "(select string_agg(md5(n::text), '') from generate_series(1, 1000)
 
 
 def printed_command(notes: list[str]) -> list[str]:
-    """Return the command that the one note on dead letters tells the user to run."""
+    """Return the command from the one note on dead letters."""
     [note] = [note for note in notes if "dead letter" in note]
     command = re.search(r"'bwtui (.*)' \w+ the relay", note)
     assert command is not None, note

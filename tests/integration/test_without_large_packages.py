@@ -1,4 +1,4 @@
-"""Relay, screens and recordings where Spark, pandas, pyarrow, DuckDB and Java are not installed."""
+"""Relay, screens and recordings without Spark, pandas, pyarrow, DuckDB and Java installed."""
 
 import json
 import signal

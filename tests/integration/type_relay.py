@@ -1,4 +1,4 @@
-"""Rows out of PostgreSQL to what a consumer reads, and its text, which PostgreSQL can cast back."""
+"""From rows in PostgreSQL to a consumer's values, and their texts, which PostgreSQL can cast back."""
 
 import io
 import json
@@ -21,7 +21,7 @@ Connection = psycopg2.extensions.connection
 
 
 def streamed(connection: Connection, slot: str) -> list[m.Message]:
-    """Return what pgoutput says since it was last asked; the publication has the slot's name."""
+    """Return the pgoutput messages since the last call; the publication has the slot's name."""
     with connection.cursor() as cursor:
         cursor.execute(
             "select data from pg_catalog.pg_logical_slot_get_binary_changes"
@@ -48,7 +48,7 @@ def consumed(encoder: TableEncoder, fields: Sequence[m.Field]) -> list[str | Non
 
 
 def record_texts(value_schema: str, encoded: bytes) -> list[str | None]:
-    """Return the texts of a record's columns; ``encoded`` is its Avro alone."""
+    """Return the texts of a record's columns; ``encoded`` contains only its Avro."""
     schema = json.loads(value_schema)
     stream = io.BytesIO(encoded)
     record = fastavro.schemaless_reader(stream, fastavro.parse_schema(schema), None)

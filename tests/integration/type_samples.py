@@ -1,6 +1,6 @@
-"""Values of every PostgreSQL type, its extremes among them, as texts to cast to it.
+"""Values of every PostgreSQL type, including its extremes, as texts to cast to it.
 
-The keys of ``SAMPLES`` are the types as docs/types.md lists them; a test holds the two together.
+The keys of ``SAMPLES`` are the types as docs/types.md lists them; a test compares the two.
 """
 
 SETUP = """
@@ -19,7 +19,7 @@ create type types.tree as (p types.pair, list numeric[]);
 create type types.floatrange as range (subtype = float8);
 """
 
-# The first version that knows a type, where 14 does not.
+# The first version with a type that 14 lacks.
 SINCE = {"numeric(3,-2)": 150000, "numeric(2,4)": 150000}
 
 FLOATS = ["0", "-0", "1.5", "NaN", "Infinity", "-Infinity", "0.1", "1e-20"]

@@ -1,6 +1,6 @@
-"""A standalone Spark cluster on loopback: one master and some workers, out of pyspark's own jars.
+"""A standalone Spark cluster on loopback: one master and several workers, from pyspark's own jars.
 
-It lets only those in who know its secret, as every cluster should that gets Kafka's password.
+It accepts only clients that know its secret, as every cluster should that receives Kafka's password.
 """
 
 import os
@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pyspark
 
-from bwtui.spark.environment import environment
-from bwtui.spark.java import spark_java
+from bwtui.spark.session import environment, spark_java
 from tests.waiting import eventually
 
 _PACKAGE = "org.apache.spark.deploy"
@@ -26,9 +25,9 @@ _DEFAULTS = "spark.authenticate true\nspark.authenticate.secret {secret}\n"
 
 @contextmanager
 def spark_cluster(folder: Path, workers: int = 2, memory: str = "512m") -> Iterator[str]:
-    """Start a cluster, whose files lie in ``folder``, and yield the master's URL; end it with the block.
+    """Start a cluster with its files in ``folder``, and yield the master's URL; stop it after the block.
 
-    Meanwhile SPARK_CONF_DIR names a folder with the cluster's secret in it.
+    During the block SPARK_CONF_DIR names a folder with the cluster's secret in it.
     """
     (folder / "spark-defaults.conf").write_text(_DEFAULTS.format(secret=secrets.token_hex()))
     with environment(SPARK_CONF_DIR=str(folder)):
@@ -50,7 +49,7 @@ def _cluster(folder: Path, workers: int, memory: str) -> Iterator[str]:
         eventually("the workers are there", lambda: log.read_text().count(_REGISTERED) == workers, 120)
         yield master
     finally:
-        # By process id, and only what was started here.
+        # By process id, and only processes that were started here.
         for process in reversed(started):
             process.terminate()
         for process in reversed(started):
@@ -70,11 +69,11 @@ def _start(folder: Path, log: Path, role: str, *arguments: str) -> "subprocess.P
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_DAEMON_MEMORY": "256m",
         "SPARK_DAEMON_JAVA_OPTS": f"-Dlog4j2.configurationFile={settings.as_uri()}",
-        # For the executors too: what is compiled quickly suits short lives.
+        # For the executors too: a quick compiler suits short lives.
         "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1",
         "PYSPARK_PYTHON": sys.executable,
     }
-    # The script puts Java in its own place, so the process is Java's in the end.
+    # The script replaces itself by Java with exec, so the process is Java's in the end.
     command = [str(home / "bin" / "spark-class"), f"{_PACKAGE}.{role}", "--host", "127.0.0.1", *arguments]
     with log.open("wb") as output:
         return subprocess.Popen(

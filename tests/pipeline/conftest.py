@@ -1,4 +1,4 @@
-"""Fixtures: topics with settings of their own."""
+"""Fixtures: topics with their own settings."""
 
 import time
 from collections.abc import Callable
@@ -24,7 +24,7 @@ def config(services: ServiceAddresses) -> dict[str, str]:
 
 @pytest.fixture
 def admin(config: dict[str, str]) -> AdminClient:
-    """A client that may do everything."""
+    """A client without restrictions."""
     return AdminClient({**config})
 
 
@@ -32,17 +32,17 @@ def admin(config: dict[str, str]) -> AdminClient:
 def replays(
     request: pytest.FixtureRequest, spark: SparkSession, services: ServiceAddresses, tmp_path: Path
 ) -> Replays:
-    """Runs replays into the run's Kafka, in both ways."""
+    """Runs replays into the run's Kafka, both with and without Spark."""
     return Replays(spark, services, tmp_path / "state", on_spark=request.param == "on Spark")
 
 
 @pytest.fixture
 def make_topic(admin: AdminClient) -> MakeTopic:
-    """A function that makes a topic, with librdkafka's names of its settings, and returns its name."""
+    """Return a function that creates a topic with given settings, and returns its name."""
 
     def make(partitions: int = 1, name: str = "", **settings: str) -> str:
         name = name or f"pipeline-{time.monotonic_ns():x}"
-        # The messages of tests are older than Kafka keeps them by itself.
+        # The tests' messages are older than Kafka's default retention.
         dotted = {key.replace("_", "."): value for key, value in {"retention_ms": "-1", **settings}.items()}
         create_topic(admin, NewTopic(name, partitions, 1, config=dotted))
 

@@ -1,4 +1,4 @@
-"""Recordings to replay, and what should be in the topics behind it, told by the recording's plain reader."""
+"""Recordings to replay, and the topics expected after it, computed by the recording's plain reader."""
 
 import contextlib
 import time
@@ -16,9 +16,9 @@ from bwtui.encode.registry import SchemaRegistry
 from bwtui.errors import UsageError
 from bwtui.model.status import SchemaEntry
 from bwtui.pgoutput.messages import Relation
-from bwtui.recording.reading.reader import open_recording
+from bwtui.recording.query.language import ChangeSelection
+from bwtui.recording.reader import open_recording
 from bwtui.recording.sealed import open_sealed
-from bwtui.recording.selection import ChangeSelection
 from bwtui.relay.routes.route import TableRoute
 from bwtui.replay.replay import Replay, ReplayJob, ReplayObserver, ReplayOptions, ReplayOutcome, ReplayPlan
 from bwtui.sandbox.sandbox import ServiceAddresses
@@ -40,7 +40,7 @@ class Sent(NamedTuple):
 
 
 def framed(number: int, content: bytes) -> bytes:
-    """Put a schema id before ``content``."""
+    """Prepend a schema id to ``content``."""
     return b"\0" + number.to_bytes(4, "big") + content
 
 
@@ -117,7 +117,7 @@ def expected(folder: Path) -> dict[str, list[Sent]]:
 
 
 def with_ids(sent: Sent, keys: Mapping[int, int], values: Mapping[int, int]) -> Sent:
-    """Return a message with other schema ids, put in by hand."""
+    """Return a message with different schema ids, inserted without the code under test."""
 
     def mapped(content: bytes | None, ids: Mapping[int, int]) -> bytes | None:
         if content is None:
@@ -128,7 +128,7 @@ def with_ids(sent: Sent, keys: Mapping[int, int], values: Mapping[int, int]) -> 
 
 
 def topic_content(services: ServiceAddresses, topic: str) -> dict[int, list[Sent]]:
-    """Return what a topic holds, by partition."""
+    """Return the contents of a topic, by partition."""
     found = raw_records(services, [topic])
     assert found, f"there is no topic {topic}"
     return {partition: [_as_sent(one) for one in messages] for (_, partition), messages in found.items()}
@@ -154,7 +154,7 @@ def all_of(content: Mapping[int, list[Sent]]) -> list[Sent]:
 
 @dataclass
 class Looking(ReplayObserver):
-    """Keeps what it is told; `stop_at` cancels when so many messages are durable."""
+    """Records all reports; `stop_at` cancels when that number of messages is durable."""
 
     stop_at: int | None = None
     plans: list[ReplayPlan] = field(default_factory=list)
@@ -183,7 +183,7 @@ class Looking(ReplayObserver):
 
 @dataclass
 class Replays:
-    """Runs replays in one Spark session, or without where that is not wanted."""
+    """Runs replays in one Spark session, or without Spark if that is not wanted."""
 
     spark: SparkSession
     services: ServiceAddresses
@@ -218,14 +218,14 @@ class Replays:
     def started(self, job: ReplayJob, watch: ReplayObserver | None = None) -> ReplayOutcome:
         """Run a job."""
         session = contextlib.nullcontext(self.spark)
-        return Replay(job, watch).run(lambda: session, is_wanted=self.on_spark)
+        return Replay(job, watch).run(lambda: session, with_spark=self.on_spark)
 
     def master(self, name: str) -> list[str]:
-        """Return the options that have a command run in the same way."""
+        """Return the command-line options for the same way of running."""
         return ["--spark-master", name] if self.on_spark else []
 
     def sealed(self, folder: Path) -> None:
-        """Seal a recording, if it was not."""
+        """Seal a recording, unless it is sealed already."""
         with contextlib.suppress(UsageError):
             if not open_sealed(folder).behind:
                 return

@@ -1,9 +1,9 @@
-"""Another user of the machine, who is after a word: he tries Spark's ports, /proc and temporary files.
+"""Another user of the machine who searches for a secret: in Spark's ports, /proc and temporary files.
 
-The process that attacks has no more rights than ``nobody``. Only root can start one like that. Without root
-it is our own: the ports ask nobody for his uid, and of files those count that others may read.
+The attacking process runs without rights, which only root can arrange. Without root it has our own uid: the
+ports do not check the uid, and only files that others may read count.
 
-Run as a program it reads the word, and then answers one line of JSON for each that it reads.
+As a program it reads the secret, and then answers each request that it reads with one line of JSON.
 """
 
 import contextlib
@@ -23,9 +23,9 @@ from typing import Any
 
 NOBODY = 65534
 _IS_ROOT = os.geteuid() == 0
-#: A port that is not for Spark's frames never answers one.
+#: A port that does not speak Spark's protocol never answers a frame.
 _SECONDS = 2.0
-#: Spark's frames: 8 bytes of length, a type, what belongs to the type.
+#: Spark's frames: 8 bytes of length, a type, the type's fields.
 _CHUNK_REQUEST, _RPC_REQUEST, _STREAM_REQUEST = 0, 3, 6
 _RPC_RESPONSE, _RPC_FAILURE = b"\x04", b"\x05"
 _STREAM = b"\x07"
@@ -35,19 +35,19 @@ _REFUSED = re.compile(rb"SaslMessage|SaslException|auth", re.IGNORECASE)
 
 @dataclass
 class Loot:
-    """What an attack has brought."""
+    """The results of an attack."""
 
     ports: int = 0
     attacks: int = 0
-    #: Blocks of Spark's that were read, and requests that were handled as if we belonged there.
+    #: Blocks of Spark that were read, and requests that were handled as if from a trusted peer.
     blocks: int = 0
     answered: int = 0
     files: int = 0
-    #: Where the word was found.
+    #: Places that contained the secret.
     found: list[str] = field(default_factory=list)
 
     def add(self, other: "Loot") -> None:
-        """Add what another attack has brought."""
+        """Add the results of another attack."""
         self.ports = max(self.ports, other.ports)
         self.attacks += other.attacks
         self.blocks += other.blocks
@@ -63,7 +63,7 @@ class Stranger:
         command = [sys.executable, "-S", str(Path(__file__))]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self._process.stdin is not None
-        # Not with the command, which everybody sees.
+        # Not in the command line, which every user can read.
         self._process.stdin.write(word + "\n")
 
     def __enter__(self) -> "Stranger":
@@ -83,7 +83,7 @@ class Stranger:
 
 
 def family(process: int) -> Iterator[int]:
-    """Yield a process and all that it has started."""
+    """Yield a process and all its descendants."""
     yield process
     with contextlib.suppress(OSError):
         for thread in Path(f"/proc/{process}/task").iterdir():
@@ -108,7 +108,7 @@ def _ports(processes: list[int]) -> list[int]:
     return sorted(found)
 
 
-# -- in the stranger's process -------------------------------------------------------------------------------
+# -- in the other user's process -----------------------------------------------------------------------------
 
 
 def _serve() -> None:
@@ -120,7 +120,7 @@ def _serve() -> None:
     for line in sys.stdin:
         asked = json.loads(line)
         loot = Loot(ports=len(asked["ports"]))
-        # Together, for most of the time is spent on ports that never answer.
+        # In parallel, because most of the time is spent on ports that never answer.
         attacks = [(port, name, word) for port in asked["ports"] for name in _ATTACKS]
         with ThreadPoolExecutor(len(attacks) or 1) as pool:
             for one in pool.map(_attack, *zip(*attacks, strict=True)):
@@ -140,7 +140,7 @@ def _attack(port: int, name: str, word: bytes) -> Loot:
         if name == "blocks":
             loot.blocks = len(answers)
         elif name == "request":
-            # What isn't a refusal has been read as if it came from one of Spark's own.
+            # Any answer but a refusal was read as if it came from one of Spark's own processes.
             loot.answered = int(not _REFUSED.search(answers[0]))
         elif name == "file":
             loot.blocks = int(answers[0][:1] == _STREAM)
@@ -150,7 +150,7 @@ def _attack(port: int, name: str, word: bytes) -> Loot:
 
 
 def _fetch_blocks(line: "_Line") -> list[bytes]:
-    """Ask for everything that Spark may have broadcast."""
+    """Request everything that Spark may have broadcast."""
     found = []
     for number in range(_BROADCASTS):
         names = [f"broadcast_{number}_piece0"]
@@ -174,7 +174,7 @@ class _Line:
     """A connection to one of Spark's ports."""
 
     def __init__(self, port: int) -> None:
-        # Not by way of create_connection, which imports what only we may read.
+        # Not through create_connection, which imports files that only our user may read.
         self._socket = socket.socket()
         self._socket.settimeout(_SECONDS)
         self._socket.connect(("127.0.0.1", port))
@@ -186,13 +186,13 @@ class _Line:
         self._socket.close()
 
     def ask(self, kind: int, content: bytes) -> list[bytes]:
-        """Send a frame, and return the one that comes back, from its type on."""
+        """Send a frame, and return the answer from its type on."""
         self._socket.sendall(struct.pack(">qb", 9 + len(content), kind) + content)
         (length,) = struct.unpack(">q", self._exactly(8))
         return [self._exactly(min(length - 8, 1 << 26))]
 
     def say(self, content: bytes) -> list[bytes]:
-        """Send bytes, and return what comes back."""
+        """Send bytes, and return the answer."""
         self._socket.sendall(content)
         return [self._socket.recv(1 << 16)]
 

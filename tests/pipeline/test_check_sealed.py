@@ -1,4 +1,4 @@
-"""The check of a sealed recording names whatever is wrong below sealed/, and the segments that are gone."""
+"""The check of a sealed recording names all damage below sealed/, and the missing segments."""
 
 import json
 import shutil
@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from bwtui.cli.main import cli
-from bwtui.recording.format.blocks import BlockKind, SegmentFile
-from bwtui.recording.manifest import checked, with_checksum
+from bwtui.recording.blocks import BlockKind, SegmentFile
+from bwtui.recording.sealed import checked, with_checksum
 from tests.pipeline.test_seal import local, record
 
 
@@ -80,7 +80,7 @@ def lose_manifest(folder: Path) -> Path:
 
 
 def change_segment(folder: Path) -> Path:
-    """Change the manifest as somebody who knows of its checksum."""
+    """Change the manifest, with a correct checksum."""
     path = folder / "sealed" / "manifest.json"
     content = checked(path.read_bytes())
     del content["sha256"]
@@ -90,12 +90,12 @@ def change_segment(folder: Path) -> Path:
 
 
 def forge_payload(folder: Path) -> Path:
-    """Change a payload as somebody who keeps its CRC-32, so that no header changes."""
+    """Change a payload but keep its CRC-32, so that no header changes."""
     path = segments(folder)[1]
     data = bytearray(path.read_bytes())
     with path.open("rb") as file:
         block = next(one for one in SegmentFile(file, path.name).blocks() if one.kind == BlockKind.DELIVERY)
-    # An offset in Kafka, of which any number could be right.
+    # An offset in Kafka, for which any number could be right.
     change = b"\x01\x02\x03\x04"
     last = bytes(a ^ b for a, b in zip(block.payload[-8:], change + crc_undone(change), strict=True))
     assert zlib.crc32(block.payload[:-8] + last) == zlib.crc32(block.payload)
@@ -105,7 +105,7 @@ def forge_payload(folder: Path) -> Path:
 
 
 def crc_undone(change: bytes) -> bytes:
-    """Return what four bytes behind ``change`` have to change by, so that a CRC-32 stays what it was."""
+    """Return the change of four bytes after ``change`` that keeps the CRC-32 as it was."""
     difference = zlib.crc32(change + bytes(4)) ^ zlib.crc32(bytes(8))
     columns = [zlib.crc32((1 << 32 + bit).to_bytes(8, "little")) ^ zlib.crc32(bytes(8)) for bit in range(32)]
     found = 0

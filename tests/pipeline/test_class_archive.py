@@ -1,4 +1,4 @@
-"""The archive of a program's classes is made once, used then, and never in the way."""
+"""The archive of a program's classes is created once, used afterwards, and never an obstacle."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ import pytest
 
 from bwtui.packages.class_archive import ClassArchive
 from bwtui.packages.java import java_binary
-from bwtui.spark.java import class_archive, spark_java
+from bwtui.spark.session import class_archive, spark_java
 
 
 @pytest.mark.parametrize("find", [spark_java, java_binary])
@@ -28,7 +28,7 @@ def test_it_is_made_once_and_used_then(
     making.keep(0)
     using = class_archive(java).options()
     assert len(using) == 1 and using[0].startswith("-XX:SharedArchiveFile=")
-    # Shared classes are demanded, so Java would not start if it could not use the archive.
+    # Shared classes are required, so Java would not start if it could not use the archive.
     _run(java, *using, "-Xshare:on")
     assert list(tmp_path.rglob("*.partial")) == []
 

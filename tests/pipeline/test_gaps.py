@@ -1,10 +1,10 @@
-"""A second reading of the gaps of the first counts nothing that the first has counted."""
+"""A second read of the first one's gaps counts nothing twice."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bwtui.kafka.split_reader import within_gaps
-from bwtui.kafka.splits import Hole
+from bwtui.kafka.columns import within_gaps
+from bwtui.kafka.scan import Hole
 
 SETS = st.sets(st.integers(0, 40))
 
@@ -21,7 +21,7 @@ def ranges(offsets: set[int]) -> list[Hole]:
 
 
 def members(holes: list[Hole]) -> list[int]:
-    """Return every offset, as often as it is in a hole."""
+    """Return every offset, once for each hole that contains it."""
     return sorted(offset for _, low, high in holes for offset in range(low, high))
 
 

@@ -1,4 +1,4 @@
-"""Every offset of a topic comes out of Spark once, as a record or in a hole that says why."""
+"""Spark returns every offset of a topic once, as a record or in a hole with its reason."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
 from bwtui.kafka import client as kafka_client
-from bwtui.kafka.offsets import PinnedTopics, pin
+from bwtui.kafka.scan import PinnedTopics, pin
 from bwtui.spark.failure import plain_errors
 from bwtui.spark.kafka_source import PLAIN_COLUMNS, read_kafka
 from tests.pipeline.conftest import MakeTopic
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.services
 
 Config = dict[str, str]
 TINY = (7, 7)
-#: The run's Kafka takes no logins.
+#: The run's Kafka accepts no logins.
 LOGIN = {
     "security.protocol": "SASL_PLAINTEXT",
     "sasl.mechanism": "PLAIN",
@@ -99,7 +99,7 @@ def test_transactions(spark: SparkSession, config: Config, make_topic: MakeTopic
     transactions.commit("f")
     transactions.abort("g")
     pinned = pin(config, [topic])
-    # Each transaction ends with a marker, the last offset too.
+    # Each transaction ends with a marker, so the last offset is one too.
     assert pinned.offsets == {(topic, 0): (0, 11)}
     markers = [(2, 3), (6, 7), (8, 9), (10, 11)]
     everything = accounts(spark, config, pinned)
@@ -151,7 +151,7 @@ def test_what_was_compacted_is_a_gap(
     topic = make_topic(cleanup_policy="compact", min_cleanable_dirty_ratio="0.001", segment_bytes="1048576")
     rows = [(b"k%d" % (number % 3), b"%d" % number, None) for number in range(30)]
     produce(config, topic, rows)
-    # The active segment is never compacted; another one is begun when this one is full.
+    # The active segment is never compacted; a new one begins when this one is full.
     produce(config, topic, [(b"filler%d" % number, bytes(200_000), None) for number in range(6)])
     pinned = pin(config, [topic])
     assert pinned.topics[topic].compacts and not pinned.topics[topic].deletes
@@ -162,7 +162,7 @@ def test_what_was_compacted_is_a_gap(
     try:
         eventually("the topic is compacted", compacted)
     finally:
-        # No other test's topics are compacted ten times a second.
+        # Compacting ten times a second applies to this test's topic only.
         _set(admin, cleaner, AlterConfigOpType.DELETE)
     assert accounts(spark, config, pinned) == [("gap", 0, 27), ("record", 27, 36)]
     assert accounts(spark, config, pinned, split_sizes=TINY) == [("gap", 0, 27), ("record", 27, 36)]
@@ -185,7 +185,7 @@ def test_a_log_that_lost_its_end_is_told(
 
 
 def test_topics_that_were_made_this_moment(config: Config, make_topic: MakeTopic, admin: AdminClient) -> None:
-    """Of some of their partitions no broker knows yet that it leads them."""
+    """The brokers do not yet know the leaders of some partitions."""
     names = []
     for _ in range(10):
         names.append(name := make_topic(20))
@@ -212,7 +212,7 @@ def test_a_broker_that_does_not_let_us_in(config: Config, monkeypatch: pytest.Mo
         monkeypatch.context() as patch,
         pytest.raises(ConnectionFailed, match=r"can't reach Kafka at 127.0.0.1:9"),
     ):
-        # Only where nobody is: a broker may take its time to refuse.
+        # Only for an unreachable broker: a reachable one may take its time to refuse.
         patch.setattr(kafka_client, "REQUEST_SECONDS", 0.1)
         pin({"bootstrap.servers": "127.0.0.1:9"}, ["some"])
     with pytest.raises(ConnectionFailed, match=r"rejects the client: .*SASL"):

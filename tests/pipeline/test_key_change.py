@@ -1,4 +1,4 @@
-"""Of a sealed recording the last op of each key says whether its row is still there."""
+"""In a sealed recording the last op of each key shows whether its row still exists."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import duckdb
 import pytest
 
 from bwtui.recording.query.language import parse, to_sql
-from bwtui.seal import columns
+from bwtui.seal import rows
 from bwtui.verify.audit_inputs import open_recorded
 from bwtui.verify.recordings import verify_recordings
 from tests.pipeline.test_seal import local
@@ -16,7 +16,7 @@ LAST = "select key_json ->> '$.id', max_by(op, (position, part)) from sealed gro
 
 
 def recorded(folder: Path) -> Path:
-    """Record a row whose key goes from 1001 to 1, is updated, and one that is deleted; and seal them."""
+    """Record a row whose key changes from 1001 to 1 and is updated, and a deleted row; and seal them."""
     stream, orders = Stream(folder), table(1, "orders")
     stream.begin_pass()
     for what, key in (("insert", 1001), ("rename", 1), ("insert", 2), ("delete", 2)):
@@ -28,14 +28,14 @@ def recorded(folder: Path) -> Path:
 
 
 def older(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Record and seal the same as it was before: the tombstone of a changed key is an update."""
+    """Record and seal the same in the older way: the tombstone of a changed key is an update."""
     with monkeypatch.context() as patched:
-        patched.setattr(columns, "_KEY_CHANGE", columns._UPDATE)
+        patched.setattr(rows, "_KEY_CHANGE", rows._UPDATE)
         return recorded(folder)
 
 
 def asked(folder: Path, query: str) -> list[tuple[object, ...]]:
-    """Return what a query finds in a sealed recording, called ``sealed``."""
+    """Return the result of a query on a sealed recording, called ``sealed``."""
     with duckdb.connect(config={"threads": 1}) as duck:
         duck.execute(f"create view sealed as from read_parquet('{folder}/sealed/changes/**/*.parquet')")
         return duck.execute(query).fetchall()

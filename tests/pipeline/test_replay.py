@@ -1,4 +1,4 @@
-"""A replay writes what was recorded, byte for byte, each key in order, where and as it was asked to."""
+"""A replay writes the recorded messages byte for byte, each key in order, to the requested place."""
 
 import contextlib
 import json
@@ -19,10 +19,9 @@ from bwtui.cli.main import CONTEXT
 from bwtui.cli.replay import replay as command
 from bwtui.encode.registry import SchemaRegistry
 from bwtui.errors import BwtuiError, ConnectionFailed, DamagedRecording, RefusedError, UsageError
-from bwtui.kafka.offsets import partitions
-from bwtui.recording.query.language import parse
-from bwtui.recording.reading.reader import open_recording
-from bwtui.recording.selection import ChangeSelection
+from bwtui.kafka.scan import partitions
+from bwtui.recording.query.language import ChangeSelection, parse
+from bwtui.recording.reader import open_recording
 from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.pipeline.conftest import MakeTopic
 from tests.pipeline.replayed import (
@@ -48,19 +47,19 @@ SAMPLE = Path(__file__).parents[2] / "recordings" / "shop"
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The sample, which is sealed by the first replay."""
+    """The sample, which the first replay seals."""
     return Path(shutil.copytree(SAMPLE, tmp_path_factory.mktemp("shop") / "a [copy]*"))
 
 
 @pytest.fixture
 def run(services: ServiceAddresses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A function that runs the command line without a terminal, and returns what it writes."""
+    """Return a function that runs the command line without a terminal, and returns its output."""
     monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("BWTUI_BROKER", services.broker)
     monkeypatch.setenv("BWTUI_SCHEMA_REGISTRY", services.schema_registry)
 
     def run(*arguments: str) -> str:
-        # click keeps the options of help as they were when a command was called first.
+        # click keeps the help options of the first call of a command.
         return str(CliRunner().invoke(command, arguments, catch_exceptions=False, **CONTEXT).stdout)
 
     return run
@@ -90,7 +89,8 @@ def test_the_shop_into_another_registry_and_under_another_prefix(
         )
         mapped = [with_ids(one, keys, values) for one in sent]
         content = topic_content(services, topic)
-        # Each key has its messages in order, with headers and times, where the Java clients look for it.
+        # Each key has its messages in order, with headers and times, in the partition that Java clients
+        # choose.
         assert {key: all_ for key, all_ in by_key(all_of(content)).items() if key is not None} == {
             key: all_ for key, all_ in by_key(mapped).items() if key is not None
         }
@@ -99,7 +99,7 @@ def test_the_shop_into_another_registry_and_under_another_prefix(
             keys = pa.array([*(one.key for one in messages), None], pa.binary())
             assert {found % len(content) for found in murmur2_of(keys).drop_null().to_pylist()} <= {number}
     assert any(one.headers for sent in wanted.values() for one in sent)
-    # Once more would double them, which is asked for before; a dry run only tells.
+    # A second replay would double them, so it asks first; a dry run only reports.
     with pytest.raises(RefusedError, match="of this range, and would then contain them twice") as refused:
         run(str(shop), "--topic-prefix", prefix)
     assert "--yes" in (refused.value.hint or "")
@@ -171,9 +171,9 @@ def test_kept_ids_and_a_part(replays: Replays, services: ServiceAddresses, tmp_p
     outcome = replays.run(folder, selection=selection, keep_ids=True)
     assert outcome.sent == len(chosen)
     assert by_key(all_of(topic_content(services, topic))) == by_key(chosen)
-    # The recorded partitions had keys in two places, so keys decide now.
+    # The recorded partitions had keys in two places, so the keys now decide.
     assert outcome.plan.notes and "different partitions" in outcome.plan.notes[0]
-    # An id that the registry lacks becomes the one that it has for the schema.
+    # An id that the registry lacks is replaced by its id for the same schema.
     mapped = replays.run(other)
     assert {use.id for use in mapped.plan.schemas.uses} == set(ids) and mapped.sent == 10
 
@@ -186,7 +186,7 @@ def test_partitions_that_were_recorded_are_kept(
     make_topic(4, topic)
     stream = FramedStream(tmp_path / "r", ids=ids)
     stream.begin_pass()
-    # Six keys in turn, which the double's broker puts in turn into partitions 1, 2 and 0.
+    # Six keys in turn, which the double's broker assigns in turn to partitions 1, 2 and 0.
     for number in range(30):
         stream.change("insert", table(1, topic), number % 6, b"%d" % number)
         stream.commit()
@@ -207,7 +207,7 @@ def test_rate_and_pace(replays: Replays, services: ServiceAddresses, tmp_path: P
     outcome = replays.run(folder, rate=500)
     assert outcome.seconds > 0.6 and outcome.sent == 400
     watch = Looking()
-    # The recording took some milliseconds; it is given a second and a half.
+    # The recording took some milliseconds; the replay gets a second and a half.
     with contextlib.closing(open_recording(folder)) as view:
         received = [change.received for change in view.changes()]
     recorded_seconds = (received[-1] - received[0]) / 1_000_000
@@ -253,14 +253,14 @@ def test_bad_input_is_told_in_a_sentence(
     ):
         with monkeypatch.context() as patch, pytest.raises(ConnectionFailed, match=what) as unreachable:
             if "-b" in options:
-                # Only where nobody is: the run's broker may take its time.
+                # Only for an unreachable broker: the run's broker may take its time.
                 patch.setattr("bwtui.kafka.client.REQUEST_SECONDS", 1.0)
             run(str(folder), *options)
         assert _refused(unreachable.value) == (4, True)
-    # Nor does librdkafka say it again and again; what clients of other tests say is no matter of this one.
+    # librdkafka does not repeat it either; messages of clients of other tests do not matter here.
     assert "127.0.0.1:1:" not in (said := capfd.readouterr().err) and "127.0.0.1:1/" not in said
     for options, what in (
-        (("--rate", "5", "--pace", "1"), "--rate and --pace exclude each other"),
+        (("--rate", "5", "--pace", "1"), "--rate and --pace are mutually exclusive"),
         (("--only-missing", "gone.json"), "gone.json can't be read"),
         (
             (
@@ -290,5 +290,5 @@ def test_bad_input_is_told_in_a_sentence(
     with pytest.raises(DamagedRecording, match="does not match its checksum") as damaged:
         run(str(folder), "--restart")
     assert _refused(damaged.value)[0] == 6
-    with pytest.raises(UsageError, match=r"is not a recording|contains no recording"):
+    with pytest.raises(UsageError, match="does not exist"):
         run(str(tmp_path / "home"))

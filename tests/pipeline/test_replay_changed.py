@@ -1,4 +1,4 @@
-"""A replay that was interrupted is not gone on with where what it would go on with has changed meanwhile."""
+"""An interrupted replay is not resumed if something that it depends on has changed meanwhile."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -10,9 +10,8 @@ from confluent_kafka.admin import AdminClient
 
 from bwtui.encode.registry import SchemaRegistry
 from bwtui.errors import Interrupted, RefusedError
-from bwtui.kafka.offsets import partitions
-from bwtui.recording.query.language import parse
-from bwtui.recording.selection import ChangeSelection
+from bwtui.kafka.scan import partitions
+from bwtui.recording.query.language import ChangeSelection, parse
 from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.pipeline.conftest import MakeTopic
 from tests.pipeline.messages import produce
@@ -54,7 +53,7 @@ def begun(replays: Replays, services: ServiceAddresses, make_topic: MakeTopic, t
 
 def test_another_partitioner(replays: Replays, services: ServiceAddresses, begun: Begun) -> None:
     replays.kafka_config = (("partitioner", "consistent"),)
-    # Keys would go to other partitions, of which the notes say something else.
+    # Keys would go to different partitions than those in the notes.
     for dry_run in (False, True):
         with pytest.raises(RefusedError, match="began with the partitioner hash murmur2, not crc32"):
             replays.run(begun.folder, dry_run=dry_run)
@@ -65,7 +64,7 @@ def test_another_partitioner(replays: Replays, services: ServiceAddresses, begun
 
 
 class _Renumbered(SchemaRegistry):
-    """The registry as another one may be: with the same schemas under other ids."""
+    """A registry with the same schemas under different ids."""
 
     def schema_text(self, number: int) -> str | None:
         return super().schema_text(number - 700)
@@ -110,7 +109,7 @@ def test_a_topic_that_is_gone_or_made_anew(
         assert "--restart" in (refused.value.hint or "")
     assert begun.topic not in partitions(config)[1]
     make_topic(3, begun.topic)
-    # It may be as long as it was.
+    # It may have the same length as before.
     for partition in range(3):
         produce(config, begun.topic, [(b"other", b"foreign", None)] * 2_000, partition=partition)
     with pytest.raises(RefusedError, match=f"topic {begun.topic} was recreated"):

@@ -1,4 +1,4 @@
-"""The rows of many files come in the order of the recording, however the files overlap."""
+"""The rows of many files are read in the order of the recording, however the files overlap."""
 
 import random
 from collections.abc import Iterator
@@ -8,9 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bwtui.recording.manifest import SealedFile
-from bwtui.replay.files import FileSelection, chains, merged
-from bwtui.replay.placement import share_out
+from bwtui.recording.sealed import SealedFile
+from bwtui.replay.rows import FileSelection, chains, merged, share_out
 
 
 def _file(first: int, last: int) -> SealedFile:
@@ -36,7 +35,7 @@ def test_rows_are_merged(seed: int) -> None:
     choice = random.Random(seed)
     sources: list[list[tuple[int, int]]] = [[] for _ in range(choice.randint(0, 4))]
     for position in range(choice.randint(0, 60) if sources else 0):
-        # A change has one or two messages, which lie in one file.
+        # A change has one or two messages, which are in one file.
         choice.choice(sources).extend((position, part) for part in range(choice.randint(1, 2)))
     found = merged([_batches(rows, choice) for rows in sources])
     rows = [(one["position"], one["part"]) for batch in found for one in batch.to_pylist()]
@@ -52,7 +51,7 @@ def test_large_values_are_read_a_few_at_a_time(tmp_path: Path) -> None:
             values = [b"%d" % (at % 10) * (1 << 20) for at in positions]
             table = pa.table([positions, [None] * 60, values], schema)
             writer.write_table(table)
-        # Small ones follow.
+        # Small files follow.
         writer.write_table(pa.table([list(range(240, 3_000)), [b"k"] * 2_760, [b"v"] * 2_760], schema))
     file = SealedFile(str(path), "changes", 3_000, path.stat().st_size, "", last_position=2_999)
     batches = list(FileSelection((file,), "true").in_order(("position", "key", "value"), 0))

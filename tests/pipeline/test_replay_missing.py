@@ -1,4 +1,4 @@
-"""``--only-missing`` writes what an audit found missing, and keeps every key's latest value right."""
+"""``--only-missing`` writes the messages that an audit found missing, and keeps every key's latest value."""
 
 import contextlib
 import json
@@ -14,13 +14,12 @@ from bwtui.audit.report import AuditFinding
 from bwtui.cli.output.progress import ProgressView
 from bwtui.cli.output.replay_console import ReplayConsole, question, summary
 from bwtui.errors import RefusedError, UsageError
-from bwtui.kafka.offsets import partitions
+from bwtui.kafka.scan import partitions
 from bwtui.model.lsn import format_lsn
-from bwtui.recording.query.language import parse
-from bwtui.recording.reading.reader import open_recording
-from bwtui.recording.selection import ChangeSelection
+from bwtui.recording.query.language import ChangeSelection, parse
+from bwtui.recording.reader import open_recording
+from bwtui.replay.delivery import ReplayProgress
 from bwtui.replay.missing_messages import MissingMessages
-from bwtui.replay.progress import ReplayProgress
 from bwtui.replay.steps import progress_file
 from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.attempts import Attempts
@@ -44,7 +43,7 @@ pytestmark = pytest.mark.services
 
 @pytest.fixture
 def replays(spark: SparkSession, services: ServiceAddresses, tmp_path: Path) -> Replays:
-    """Runs replays into the run's Kafka, on Spark, as these always do."""
+    """Runs replays into the run's Kafka, on Spark, which these always use."""
     return Replays(spark, services, tmp_path / "state", on_spark=True)
 
 
@@ -55,13 +54,13 @@ class Loss:
     topic: str
     folder: Path
     sent: list[Sent]
-    #: Positions of what is missing: an old message of key 3, the last of key 4, an old one of key 6.
+    #: Positions of the missing messages: an old one of key 3, the last of key 4, an old one of key 6.
     lost: list[int]
-    #: What a later relay wrote of key 6.
+    #: A message of key 6 by a later relay.
     newer: Sent
 
     def report(self, path: Path, counted: int = 3, **more: Any) -> Path:
-        """Write what an audit says of it."""
+        """Write an audit report of the loss."""
         findings = [
             AuditFinding("lost_acked", self.topic, lsn=1, ordinal=1, position=at, part=0).to_json()
             for at in self.lost
@@ -72,14 +71,14 @@ class Loss:
 
     @property
     def names(self) -> dict[str, str]:
-        """What a report calls the recording."""
+        """Return the recording's names in a report."""
         with contextlib.closing(open_recording(self.folder)) as view:
             return {"recording_id": view.source.recording}
 
 
 @pytest.fixture
 def settings() -> dict[str, str]:
-    """The settings of the topic."""
+    """Return the settings of the topic."""
     return {}
 
 
@@ -116,20 +115,20 @@ def test_only_missing(replays: Replays, services: ServiceAddresses, loss: Loss, 
     assert outcome.plan.missing == {
         "reported": 3, "messages": 3, "late": 2, "sent_again": 2, "there": 0, "without_message": 0
     }  # fmt: skip
-    # Before anything is written, and behind it, somebody is told what can't be mended.
+    # The question before the write and the summary after it both report what the replay can't fix.
     assert "2 of them after newer ones of their keys" in (question(watch.plans[0]) or "")
     assert "can't restore the order: 2 of them" in "\n".join(summary(outcome))
     (content,) = topic_content(services, loss.topic).values()
     newest = max(at for at, one in enumerate(loss.sent) if one.key == loss.sent[loss.lost[0]].key)
     wanted = [*(loss.sent[at] for at in loss.lost), loss.sent[newest], loss.newer]
     assert sorted(content[len(loss.sent) - len(loss.lost) + 1 :], key=repr) == sorted(wanted, key=repr)
-    # Whoever reads to the end has the latest value of every key, and that of the later relay.
+    # A reader that reaches the end has the latest value of every key, including the later relay's.
     assert {one.key: one for one in content} == {
         **{one.key: one for one in loss.sent}, loss.newer.key: loss.newer
     }  # fmt: skip
     with pytest.raises(RefusedError, match="were already replayed"):
         replays.run(loss.folder, only_missing=report)
-    # Neither does another report that says the same, nor another state folder, double anything.
+    # A second report with the same contents or a different state folder doubles nothing either.
     for again in (loss.report(tmp_path / "again.json", verdict="anomalies"), report):
         with pytest.raises(
             RefusedError, match="the topics now have all messages that the report lists as missing"
@@ -140,7 +139,7 @@ def test_only_missing(replays: Replays, services: ServiceAddresses, loss: Loss, 
 
 @pytest.mark.long
 def test_in_a_session_of_its_own(services: ServiceAddresses, loss: Loss, tmp_path: Path) -> None:
-    """The other tests share a session that makes no code for its plans, as no user's does."""
+    """The other tests share a session without code generation for its plans, unlike a user's."""
     ends = ("-b", services.broker, "-r", services.schema_registry)
     report = str(loss.report(tmp_path / "report.json"))
     command = ("replay", str(loss.folder), "--only-missing", report, "--yes", "--json", *ends)
@@ -155,7 +154,7 @@ def test_in_a_session_of_its_own(services: ServiceAddresses, loss: Loss, tmp_pat
 
 
 def test_only_missing_and_meant(replays: Replays, loss: Loss, tmp_path: Path) -> None:
-    """Of what is missing only what a query finds is sent, by a report that names no positions too."""
+    """Only missing messages that match a query are sent, also from a report without positions."""
     by_position, by_identity = loss.report(tmp_path / "report.json"), tmp_path / "identity.json"
     with contextlib.closing(open_recording(loss.folder)) as view:
         lost = {one.position: one for one in view.changes() if one.position in loss.lost}
@@ -205,7 +204,7 @@ def test_a_repeat_is_missing_although_the_first_is_there(
     make_topic: MakeTopic,
     tmp_path: Path,
 ) -> None:
-    """What the audit counts is sent: each message, each time that it was sent."""
+    """The replay sends what the audit counts: each message, each time that it was sent."""
     topic = fresh("repeat")
     stream = FramedStream(tmp_path / "r", ids=registered(services, topic))
     stream.begin_pass()
@@ -281,11 +280,11 @@ def test_a_report_that_does_not_fit(replays: Replays, loss: Loss, tmp_path: Path
 
 
 class Begun(Exception):
-    """The work has begun: Spark would start next."""
+    """Fail the test: the work has begun, and Spark would start next."""
 
 
 class Beginning(ReplayConsole):
-    """A screen that lets nothing begin."""
+    """A screen that lets no work begin."""
 
     def phase(self, name: str) -> None:
         raise Begun(name)
@@ -294,7 +293,7 @@ class Beginning(ReplayConsole):
 def test_without_a_terminal_it_is_refused_before_anything_begins(
     replays: Replays, config: dict[str, str], loss: Loss, tmp_path: Path
 ) -> None:
-    """Not even a recording that has to be sealed is sealed first. A yes will do, or a run that was begun."""
+    """The recording is not even sealed first. A yes, or a run that had begun, is enough."""
     report = loss.report(tmp_path / "report.json")
     nobody, yes = (Beginning(ProgressView(), yes=said) for said in (False, True))
     with pytest.raises(RefusedError, match="3 reported messages would be") as refused:

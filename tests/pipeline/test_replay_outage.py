@@ -1,4 +1,4 @@
-"""A broker that goes away for a while in the middle of a replay costs time, and no message."""
+"""An outage of a broker in the middle of a replay costs time, but no message."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -27,10 +27,14 @@ from tests.waiting import eventually
 
 pytestmark = pytest.mark.services
 
+#: Both ways use the same sender, so each tests one of the outages; the other is among the long tests.
+HERE = ["in this process", pytest.param("on Spark", marks=pytest.mark.long)]
+ON_SPARK = [pytest.param("in this process", marks=pytest.mark.long), "on Spark"]
+
 
 @contextlib.contextmanager
 def in_the_middle(incident: Callable[[], None]) -> Iterator[Looking]:
-    """Have something happen once a thousand messages are durable; the replay goes on meanwhile."""
+    """Call a function once a thousand messages are durable; the replay continues meanwhile."""
     happening = ThreadPoolExecutor(1)
     begun: list[Future[None]] = []
 
@@ -64,10 +68,11 @@ def test_kafka_is_killed_and_comes_back(
     assert by_key(all_of(topic_content(services, topic))) == by_key(sent)
 
 
+@pytest.mark.parametrize("replays", HERE, indirect=True)
 def test_what_was_written_and_not_acknowledged_is_not_written_twice(
     replays: Replays, interrupted: Sandbox, services: ServiceAddresses, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
-    """A broker that comes back has forgotten producers whose messages bear times of more than a day ago."""
+    """A restarted broker has forgotten producers whose messages are more than a day old."""
     topic = fresh("forgotten")
     make_topic(3, topic)
     folder = recorded(tmp_path / "r", topic, 6_000, registered(services, topic))
@@ -88,10 +93,11 @@ def test_what_was_written_and_not_acknowledged_is_not_written_twice(
     assert by_key(all_of(topic_content(services, topic))) == by_key(sent)
 
 
+@pytest.mark.parametrize("replays", ON_SPARK, indirect=True)
 def test_a_request_that_comes_late_is_told(
     replays: Replays, services: ServiceAddresses, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
-    """A network that comes back carries what was on its way, after the look that did not find it."""
+    """A recovered network delivers its data in transit after the query that did not find it."""
     topic = fresh("late")
     make_topic(1, topic)
     folder = recorded(tmp_path / "r", topic, 12_000, registered(services, topic))

@@ -1,4 +1,4 @@
-"""How far a replay has come is kept whole, and told in every phase."""
+"""The progress of a replay is stored completely, and reported in every phase."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bwtui.errors import RefusedError, StateFailed
-from bwtui.replay.progress import LaneProgress, ProgressFile, ReplayProgress
+from bwtui.replay.delivery import LaneProgress, ProgressFile, ReplayProgress
 from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.pipeline.replayed import Looking, Replays, expected, fresh, recorded, registered
 

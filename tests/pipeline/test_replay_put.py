@@ -1,4 +1,4 @@
-"""Rows that were put into the stream are sent again in their place, and their age is that of their place."""
+"""Backfilled rows are replayed in their place, with the age of that place."""
 
 import contextlib
 import json
@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Producer
 
 from bwtui.audit.report import AuditFinding
-from bwtui.recording.reading.reader import open_recording
+from bwtui.recording.reader import open_recording
 from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.pipeline.conftest import MakeTopic
 from tests.pipeline.replayed import (
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.services
 
 
 def recorded(folder: Path, topic: str, ids: tuple[int, int]) -> Path:
-    """Record rows put into the stream, each time right before a transaction that has their very LSN."""
+    """Record backfilled rows, each time right before a transaction that has the same LSN."""
     stream = FramedStream(folder, ids=ids)
     stream.begin_pass()
     relation = table(1, topic)

@@ -1,4 +1,4 @@
-"""A replay that was killed or interrupted is gone on with, and nothing is sent twice."""
+"""A replay that was killed or interrupted is resumed, and nothing is sent twice."""
 
 import contextlib
 import itertools
@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from bwtui.errors import Interrupted, RefusedError
-from bwtui.kafka.offsets import pin
-from bwtui.recording.reading.reader import open_recording
+from bwtui.kafka.scan import pin
+from bwtui.recording.reader import open_recording
 from bwtui.sandbox.sandbox import Sandbox, ServiceAddresses
 from tests.faults.hanging import hanging
 from tests.pipeline.conftest import MakeTopic
@@ -40,7 +40,7 @@ Config = dict[str, str]
 
 
 def _below(root: int) -> Iterator[int]:
-    """Yield the processes below one."""
+    """Yield the descendants of a process."""
     for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             if int((path / "stat").read_text().rpartition(")")[2].split()[1]) == root:
@@ -62,7 +62,7 @@ def test_kill_9(replays: Replays, services: ServiceAddresses, config: Config, tm
     folder = recorded(tmp_path / "r", topic, 6_000, registered(services, topic))
     sent = expected(folder)[topic]
     replays.sealed(folder)
-    # So slow that there is a lot to send when it is killed, even if this process or Kafka stalls for seconds.
+    # So slow that much is left to send when it is killed, even if this process or Kafka stalls for seconds.
     command = _command(folder, "--rate", "700", "--yes", *replays.master("local[2]"))
     process = subprocess.Popen(command, env=_environment(services, tmp_path / "home"))
     try:
@@ -85,7 +85,8 @@ def test_kill_9(replays: Replays, services: ServiceAddresses, config: Config, tm
     replays.state = tmp_path / "home" / "replays"
     outcome = replays.run(folder, Looking())
     assert outcome.plan.is_resumed and outcome.plan.resumed > 0
-    # What the killed run noted, what it wrote without noting it, and the rest: all of it, and nothing twice.
+    # The killed run's noted messages, its unnoted ones, and the rest make up the whole, and nothing is there
+    # twice.
     assert outcome.plan.resumed + outcome.found == written and outcome.doubled == 0
     assert by_key(all_of(topic_content(services, topic))) == by_key(sent)
 
@@ -102,20 +103,20 @@ def test_what_a_killed_run_did_not_note_is_found_among_the_messages_of_others(
     notes.mkdir()
 
     def keep(done: int) -> None:
-        # The file as it was, some time before the run ends: it knows less than the topic.
+        # The file from some time before the run ends: it has fewer messages than the topic.
         for path in (tmp_path / "state").glob("*.json"):
             if 0 < done < len(sent) and not (notes / path.name).exists():
                 shutil.copy(path, notes / path.name)
 
     with pytest.raises(Interrupted, match="messages"):
-        # Where Kafka stalls for a while, all that is on its way may be durable at once.
+        # If Kafka stalls for a while, all messages in flight may become durable at once.
         replays.run(folder, Looking(stop_at=1_500, at_progress=keep), rate=1_000)
     (noted,) = notes.glob("*.json")
     known = sum(lane["messages"] for lane in json.loads(noted.read_text())["lanes"].values())
     written = len(all_of(topic_content(services, topic)))
     assert known < written < len(sent)
     shutil.copy(noted, tmp_path / "state" / noted.name)
-    # Somebody else writes between.
+    # Another producer writes in between.
     produce(config, topic, [(b"other", b"foreign", None)] * 5, partition=0)
     outcome = replays.run(folder, Looking())
     assert outcome.plan.is_resumed and outcome.found == written - known
@@ -131,7 +132,7 @@ def test_a_recorded_pace_goes_on_where_it_was(
     topic = fresh("paced")
     ids = registered(services, topic)
     with monkeypatch.context() as patch:
-        # A disk that stalls while this is recorded would put nearly all of the time behind one batch.
+        # A disk that stalls during the recording would put nearly all of the time after one batch.
         clock = itertools.count(1_790_000_000_000_000_000, 1_000_000)
         patch.setattr("bwtui.recording.journal.time.time_ns", lambda: next(clock))
         folder = recorded(tmp_path / "r", topic, 400, ids, batch=50)
@@ -141,7 +142,7 @@ def test_a_recorded_pace_goes_on_where_it_was(
     with pytest.raises(Interrupted):
         replays.run(folder, Looking(stop_at=250), pace=pace)
     outcome = replays.run(folder, pace=pace)
-    # Twelve seconds in all; what was waited for, more than half of it, is not waited for again.
+    # Twelve seconds in total; more than half of the waiting is done, and is not repeated.
     assert outcome.seconds < 11
     sent = expected(folder)[topic]
     assert by_key(all_of(topic_content(services, topic))) == by_key(sent)
@@ -149,9 +150,10 @@ def test_a_recorded_pace_goes_on_where_it_was(
 
 @contextlib.contextmanager
 def _hangups_pass_on() -> Iterator[None]:
-    """Let a child that is started in the block have SIGHUP as usual, also below nohup, which ignores it.
+    """Give a child that is started in the block the default SIGHUP, also below nohup, which ignores it.
 
-    What is ignored stays so in a child; what has a handler does not. And we are not ended by one meanwhile.
+    A child inherits an ignored signal, but not a handler. Meanwhile SIGHUP does not end the test process
+    either.
     """
     before = signal.signal(signal.SIGHUP, lambda *_: None)
     try:
@@ -193,7 +195,7 @@ def test_ended_by_a_signal(
     assert not list(temporary.glob("bwtui-*"))
     replays.state = tmp_path / "home" / "replays"
     outcome = replays.run(folder)
-    # What was on its way became durable, and was noted.
+    # The messages in flight became durable, and were noted.
     assert outcome.plan.is_resumed and (outcome.found, outcome.doubled) == (0, 0)
     assert by_key(all_of(topic_content(services, topic))) == by_key(expected(folder)[topic])
 
@@ -202,7 +204,10 @@ def test_ended_by_a_signal(
 def test_interrupted_again_and_again_while_kafka_stands_still(
     replays: Replays, services: ServiceAddresses, interrupted: Sandbox, tmp_path: Path
 ) -> None:
-    """It ends without Kafka and says no more than that; the topic tells the next run what was under way."""
+    """It ends without Kafka and reports nothing more.
+
+    The next run finds its messages in flight in the topic.
+    """
     topic = fresh("frozen")
     folder = recorded(tmp_path / "r", topic, 6_000, registered(services, topic))
     replays.sealed(folder)
@@ -223,9 +228,9 @@ def test_interrupted_again_and_again_while_kafka_stands_still(
         with hanging(interrupted):
             eventually("it has ended", has_ended, 20)
         told = [line for line in process.stderr.read().splitlines() if not line.startswith("{")]
-    # One more, when all is said, finds no Python any more.
+    # One more signal after the last output finds no Python any more.
     assert process.returncode in (130, -signal.SIGINT)
-    # At the third, how far it came is not said any more.
+    # The third signal suppresses the report of the progress.
     assert told[0].startswith("bwtui: error: interrupted")
     assert told[1:] in ([], ["hint: run the same command again to resume"])
     replays.state = tmp_path / "home" / "replays"

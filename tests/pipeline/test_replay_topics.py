@@ -1,4 +1,4 @@
-"""A replay fits what it sends to the topics that are there, or says at once what stands against it."""
+"""A replay adapts its messages to the existing topics, or reports at once why it can't."""
 
 import contextlib
 import os
@@ -11,8 +11,8 @@ import pytest
 
 from bwtui.encode.registry import SchemaRegistry
 from bwtui.errors import RefusedError, UsageError
-from bwtui.kafka.offsets import partitions, pin
-from bwtui.recording.selection import ChangeSelection
+from bwtui.kafka.scan import partitions, pin
+from bwtui.recording.query.language import ChangeSelection
 from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.faults.administration import limit_topic
 from tests.pipeline.conftest import MakeTopic
@@ -42,7 +42,7 @@ def test_batches_fit_into_a_topic_of_small_messages(
     ids = registered(services, topic)
     make_topic(2, topic, max_message_bytes="1500")
     folder = recorded(tmp_path / "r", topic, 2_000, ids, body=b"x" * 200)
-    # What is compressed would fit by chance.
+    # Compressed messages would fit by chance.
     replays.kafka_config = (("compression.type", "none"),)
     outcome = replays.run(folder)
     sent = expected(folder)[topic]
@@ -85,7 +85,7 @@ def test_messages_with_and_without_keys(
     topic = fresh("mixed")
     folder = _mixed(tmp_path / "r", topic, registered(services, topic))
     prefix = fresh("again")
-    # A compacted topic would refuse those without.
+    # A compacted topic would reject messages without a key.
     assert replays.run(folder, prefix=prefix).sent == 20
     assert pin(config, [f"{prefix}.{topic}"]).topics[f"{prefix}.{topic}"].deletes
     make_topic(1, topic, cleanup_policy="compact")
@@ -147,7 +147,7 @@ def _with_one_too_large(folder: Path, topic: str, ids: tuple[int, int], before: 
 def test_behind_a_refused_message_nothing_is_sent(
     replays: Replays, services: ServiceAddresses, make_topic: MakeTopic, tmp_path: Path, before: int
 ) -> None:
-    """Every message is a request of its own; of a new producer, a broker takes the second one first."""
+    """Every message is a separate request; from a new producer, a broker accepts the second one first."""
     topic = fresh("stopped")
     make_topic(1, topic, max_message_bytes="2000")
     folder = _with_one_too_large(tmp_path / "r", topic, registered(services, topic), before, 30)
@@ -164,7 +164,7 @@ def test_behind_a_refused_message_nothing_is_sent(
 def test_of_a_refused_message_two_lines_are_told(
     replays: Replays, services: ServiceAddresses, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
-    """Nothing keeps what failed: DuckDB would tell of what it has left when the process ends."""
+    """Nothing may keep the failed work: DuckDB would report leftovers when the process ends."""
     topic = fresh("told")
     make_topic(1, topic, max_message_bytes="2000")
     folder = _with_one_too_large(tmp_path / "r", topic, registered(services, topic), 3, 3_000)

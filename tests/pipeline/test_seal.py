@@ -1,4 +1,4 @@
-"""Sealing as a whole: what is made, what is left alone, what a kill leaves, and what damage is found."""
+"""Sealing as a whole: the files that it creates, leaves alone or keeps after a kill, and damage."""
 
 import contextlib
 import json
@@ -24,8 +24,7 @@ from bwtui.cli.recording.seal import seal as seal_command
 from bwtui.durable_files import locked
 from bwtui.errors import DamagedRecording, RefusedError, UsageError
 from bwtui.recording.folder import existing_segments
-from bwtui.recording.manifest import MANIFEST, SEALED, SEALING
-from bwtui.recording.sealed import open_sealed
+from bwtui.recording.sealed import MANIFEST, SEALED, SEALING, open_sealed
 from bwtui.seal.sealing import SealOutcome, seal
 from bwtui.seal.task import run
 from bwtui.spark.failure import TaskFailed, plain
@@ -34,7 +33,7 @@ from tests.recorded_stream import Stream, table
 
 
 class LocalSpark:
-    """As much of Spark as sealing needs, in this process."""
+    """The part of Spark that sealing needs, in this process."""
 
     def __init__(self) -> None:
         self.tasks: list[Any] = []
@@ -65,7 +64,7 @@ def local(folder: Path, **options: Any) -> SealOutcome:
 
 
 def record(folder: Path, seed: int = 1, steps: int = 120) -> Stream:
-    """Record something with several segments, and end it."""
+    """Record several segments, and end the recording."""
     stream = Stream(folder, {"segment_bytes": 4_000})
     stream.begin_pass()
     play(stream, random.Random(seed), steps)
@@ -73,7 +72,7 @@ def record(folder: Path, seed: int = 1, steps: int = 120) -> Stream:
 
 
 def rows(folder: Path) -> list[tuple[Any, ...]]:
-    """Return the rows of all sealed Parquet files, in order, as a stranger finds them."""
+    """Return the rows of all sealed Parquet files, in order, as any Parquet reader finds them."""
     found = [row for path in (folder / SEALED / "changes").rglob("*.parquet") for row in read_rows(path)]
     return sorted(found, key=lambda row: (row[0], row[6]))
 
@@ -84,7 +83,7 @@ def test_seal_twice_and_after_more_was_recorded(tmp_path: Path) -> None:
     before = len(existing_segments(folder))
     told: list[tuple[int, int]] = []
     outcome = local(folder, on_progress=lambda done, total: told.append((done, total)))
-    assert outcome.segments == before and outcome.left == 0 and told[-1] == (outcome.changes,) * 2
+    assert outcome.segments == before and outcome.skipped_segments == 0 and told[-1] == (outcome.changes,) * 2
     assert rows(folder) == expected_rows(folder)
     assert local(folder).was_sealed
     first = {path: path.stat().st_mtime_ns for path in (folder / SEALED).rglob("*.parquet")}
@@ -102,7 +101,7 @@ def test_seal_twice_and_after_more_was_recorded(tmp_path: Path) -> None:
 
 
 def test_nothing_but_a_snapshot(tmp_path: Path) -> None:
-    """There is no transaction then, and the file of transactions is one without rows."""
+    """There is no transaction then, and the file of transactions has no rows."""
     folder = tmp_path / "r"
     stream = Stream(folder)
     relation = table(1, "a")
@@ -129,7 +128,7 @@ def test_one_at_a_time_and_only_what_is_finished(tmp_path: Path) -> None:
     last.path.rename(folder / f"{last.number:08d}.partial")
     before = sorted(path.name for path in folder.iterdir() if path.name != "seal.lock")
     (folder / "seal.lock").unlink()
-    with pytest.raises(DamagedRecording, match="has no foot") as refused:
+    with pytest.raises(DamagedRecording, match="is not finished") as refused:
         local(folder)
     assert refused.value.hint == f"run 'bwtui recording recover {folder.resolve()}' first"
     assert sorted(path.name for path in folder.iterdir()) == before, (
@@ -150,11 +149,11 @@ def test_a_recording_that_is_being_written(tmp_path: Path) -> None:
             stream.deliver()
     finished = [one for one in existing_segments(folder) if one.is_finished]
     outcome = local(folder)
-    # The messages of the last segments are under way: what becomes of them is not known yet.
-    assert 0 < outcome.segments < len(finished) and outcome.left > 1
+    # The messages of the last segments are in flight: their outcome is not known yet.
+    assert 0 < outcome.segments < len(finished) and outcome.skipped_segments > 1
     stream.deliver()
     stream.stop()
-    assert local(folder).left == 0
+    assert local(folder).skipped_segments == 0
     assert rows(folder) == expected_rows(folder)
 
 
@@ -175,7 +174,7 @@ def test_a_recording_that_has_just_begun(tmp_path: Path) -> None:
 
 
 class Killed(BaseException):
-    """Stands for kill -9 in this process."""
+    """Simulates kill -9 in this process."""
 
 
 @pytest.mark.parametrize("at", range(0, 30, 2))
@@ -276,7 +275,7 @@ def test_with_spark_and_strangers_readers(tmp_path: Path, spark: SparkSession) -
 
 
 def check_examples(parent: Path, spark: SparkSession, tables: dict[tuple[str, str], int]) -> None:
-    """Run the examples of docs/recording-format.md, as they stand, on a recording called shop."""
+    """Run the examples of docs/recording-format.md, unchanged, on a recording called shop."""
     page = (Path(__file__).parents[2] / "docs" / "recording-format.md").read_text()
     blocks = dict(re.findall(r"```(sql|python)\n(.*?)```", page, re.DOTALL))
     queries = blocks["sql"].replace("'shop/", f"'{parent}/shop/").split(";\n")
@@ -303,7 +302,7 @@ def test_kill_9_and_go_on(tmp_path: Path) -> None:
             stream.deliver()
             stream.settle()
     stream.stop()
-    # It does not come to its end, however late we are to kill it.
+    # It does not complete, however late the kill is.
     code = "import time, bwtui.seal.sealing as seal; seal._commit = lambda *_: time.sleep(600)\n"
     code += "from bwtui.cli.main import main; main()"
     command = [sys.executable, "-c", code, "recording", "seal", str(folder)]

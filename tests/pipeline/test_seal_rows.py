@@ -1,4 +1,4 @@
-"""The rows of a sealed recording are those that the reader makes of the same changes, whatever they are."""
+"""The rows of a sealed recording equal the reader's rows of the same changes, whatever they are."""
 
 import itertools
 import random
@@ -14,13 +14,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bwtui.pgoutput.messages import UNCHANGED, Column, Field, Relation
-from bwtui.recording.export.parquet import SCHEMA
-from bwtui.recording.export.rows import message_rows
 from bwtui.recording.folder import existing_segments
-from bwtui.recording.format.batch import NoMessageReason
-from bwtui.recording.reading.reader import open_recording
-from bwtui.seal.files import folder_of
-from bwtui.seal.task import SealTask, read_part, run
+from bwtui.recording.parquet import SCHEMA, message_rows
+from bwtui.recording.payloads import NoMessageReason
+from bwtui.recording.reader import open_recording
+from bwtui.seal.task import SealTask, folder_of, read_part, run
 from tests.recorded_stream import Stream, table, tuple_of
 
 ODD = ['"', "\\", "{", "}", "%s", "a b", "\n\t\x01", "ä€😀", "'", "t\0\0"]
@@ -33,7 +31,7 @@ TEXTS = st.one_of(
 
 
 def seal_all(folder: Path, work: Path, *, tasks: int = 1) -> list[tuple[Any, ...]]:
-    """Seal every segment without Spark, in so many tasks, and return the rows in order."""
+    """Seal every segment without Spark, in ``tasks`` tasks, and return the rows in order."""
     numbers = [one.number for one in existing_segments(folder)]
     tasks = min(tasks, len(numbers))
     edges = [len(numbers) * at // tasks for at in range(tasks + 1)]
@@ -60,7 +58,7 @@ def read_rows(path: Path) -> list[tuple[Any, ...]]:
 
 
 def expected_rows(folder: Path) -> list[tuple[Any, ...]]:
-    """Return the rows that the reader makes."""
+    """Return the rows as the reader computes them."""
     view = open_recording(folder)
     try:
         return [row for change in view.changes() for row in message_rows(change)]
@@ -69,7 +67,7 @@ def expected_rows(folder: Path) -> list[tuple[Any, ...]]:
 
 
 def transactions(work: Path) -> list[tuple[int, int, int, int]]:
-    """Return pass, LSN, first position and changes of every sealed transaction that has any."""
+    """Return pass, LSN, first position and number of changes of every sealed transaction that has any."""
     rows = []
     for path in sorted(work.rglob("transactions/*.parquet")):
         for row in pq.ParquetFile(path).read().to_pylist():
@@ -79,7 +77,7 @@ def transactions(work: Path) -> list[tuple[int, int, int, int]]:
 
 
 def expected_transactions(folder: Path) -> list[tuple[int, int, int, int]]:
-    """Return the same, counted among the reader's changes."""
+    """Return the same, computed from the reader's changes."""
     found: list[list[int]] = []
     view = open_recording(folder)
     for change in view.changes():
@@ -157,7 +155,7 @@ def test_random_streams(tmp_path: Path, seed: int) -> None:
 
 
 class Rows:
-    """Writes frames as they are into a recording."""
+    """Writes given frames into a recording."""
 
     def __init__(self, folder: Path, relation: Relation, key: tuple[str, ...]) -> None:
         self.stream = Stream(folder)
@@ -168,7 +166,7 @@ class Rows:
         self.stream.begin()
 
     def write(self, tag: bytes, *rows: tuple[bytes, list[Field]], messages: int = 1) -> None:
-        """Write one change; each row behind its letter."""
+        """Write one change; each row follows its type letter."""
         for part in range(messages):
             self.stream._add(self.route, b"k", None if part or tag == b"D" else b"v")
         body = b"".join(letter + tuple_of(row) for letter, row in rows)
@@ -268,7 +266,7 @@ def test_folders_of_odd_names_are_distinct_and_short() -> None:
 
 
 def test_an_old_row_whose_key_is_not_known(tmp_path: Path) -> None:
-    """Found by `test_any_row`: the tombstone must not be given the key of the new row."""
+    """Found by `test_any_row`: the tombstone must not get the key of the new row."""
     columns = (Column("id", 25, -1, False), Column("b", 25, -1, False))
     rows = Rows(tmp_path / "r", Relation(7, "public", "t", "d", columns), ("id",))
     rows.write(b"U", (b"K", [None, None]), (b"N", [b"1", UNCHANGED]), messages=2)

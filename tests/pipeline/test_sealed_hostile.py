@@ -1,4 +1,4 @@
-"""A sealed recording says whatever somebody wrote into it: nothing leaves its folder, and nothing is SQL."""
+"""A sealed recording may contain anything: no path leaves its folder, and no text is run as SQL."""
 
 import contextlib
 import json
@@ -13,14 +13,13 @@ import pytest
 from bwtui.errors import DamagedRecording
 from bwtui.model.sql import parquet, quoted
 from bwtui.recording.check import check
-from bwtui.recording.manifest import MANIFEST, SEALED, with_checksum
-from bwtui.recording.sealed import open_sealed
-from bwtui.recording.selection import ChangeSelection
-from bwtui.replay.files import FileRows
+from bwtui.recording.query.language import ChangeSelection
+from bwtui.recording.sealed import MANIFEST, SEALED, open_sealed, with_checksum
+from bwtui.replay.rows import FileRows
 from tests.pipeline.test_seal import local
 from tests.recorded_stream import Stream, table
 
-#: A table, and so a topic, that ends a literal in SQL.
+#: A table name, and so a topic name, that ends a literal in SQL.
 NAME = "it's"
 HOSTILE: tuple[Any, ...] = (
     None, True, -2, 1 << 64, 1.5, "", "1", [], {}, "../../etc/passwd", "/etc/passwd", "changes/../../x",
@@ -42,7 +41,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def places(content: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yield where in a manifest something stands."""
+    """Yield the path of each value in a manifest."""
     if path:
         yield path
     pairs = content.items() if isinstance(content, dict) else ()
@@ -67,7 +66,7 @@ def test_every_field_of_a_manifest_may_be_anything(folder: Path) -> None:
     refused = 0
     try:
         for path in places(content):
-            # What the source says is compared, and shown: of any form.
+            # The values of the source are only compared and shown, so they may have any form.
             if path[0] in ("changes", "rows") or (path[:1] == ("source",) and len(path) > 1):
                 continue
             for value in HOSTILE:

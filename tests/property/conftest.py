@@ -1,4 +1,4 @@
-"""Hypothesis for this folder: bounded in time; where CI is set, the same examples in every run."""
+"""Hypothesis settings for this folder: bounded in time; on CI, the same examples in every run."""
 
 import os
 

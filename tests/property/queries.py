@@ -1,4 +1,4 @@
-"""Random queries, and random changes for them, made to meet at the edges."""
+"""Random queries and random changes, chosen so that they meet at edge cases."""
 
 from typing import Any
 
@@ -173,6 +173,13 @@ _regexes = st.sampled_from(
         r"[\d.]+$",
         "^$",
         "(?i)é",
+        "a(?i:B)|(?P<n>c)",
+        "[[:alpha:]]",
+        r"\pL",
+        r"\Qa.b\E",
+        r"(?s)a.id",
+        r"(?m)a$",
+        r"\D\B",
     ),
 )
 

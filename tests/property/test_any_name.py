@@ -1,4 +1,4 @@
-"""No two identifiers share a name, whatever they are."""
+"""No two identifiers map to the same name."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Any row of any table: our bytes are fastavro's bytes, and fastavro reads the row back."""
+"""For any row of any table, our bytes equal fastavro's, and fastavro reads the row back."""
 
 import io
 import json
@@ -61,7 +61,7 @@ def expected(columns: tuple[Column, ...], row: list[Sample], escapes: bool) -> d
 
 
 def _in_key(text: bytes) -> str:
-    """Return a key's text; bytes that are none are marked by a zero byte."""
+    """Return a key's text; bytes that are not valid text are marked by a zero byte."""
     try:
         return text.decode()
     except UnicodeDecodeError:
@@ -80,7 +80,7 @@ def same(left: Any, right: Any) -> bool:
 
 
 def fastavro_differs(value: Any) -> bool:
-    """Say whether fastavro writes a decimal one byte longer than needed: at -128, -32768 and so on."""
+    """Return whether fastavro writes a decimal one byte longer than needed: at -128, -32768 and so on."""
     if not isinstance(value, Decimal) or not value:
         return False
     digits = int(value.scaleb(-int(value.as_tuple().exponent)))

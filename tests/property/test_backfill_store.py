@@ -1,4 +1,4 @@
-"""Whatever is asked and done, a restart at any moment loses nothing, and goes on with the same task."""
+"""Whatever is requested and done, a restart at any moment loses nothing and continues with the same task."""
 
 import contextlib
 import tempfile
@@ -10,14 +10,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from bwtui.errors import RefusedError
 from bwtui.model.backfill import BackfillCommand, BackfillRequest, BackfillState
-from bwtui.relay.backfill.store import BackfillStore
-from bwtui.relay.backfill.task import BackfillTask
+from bwtui.relay.backfill.store import BackfillStore, BackfillTask
 
 TABLES = ("public.a", "public.b", 'x y."Z"')
 
 
 class Tasks(RuleBasedStateMachine):
-    """A store beside a plain account of what its disk must hold."""
+    """A store, and a simple model of the expected contents of its disk."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -25,7 +24,7 @@ class Tasks(RuleBasedStateMachine):
         self.folder = Path(self.home.name) / "backfills"
         self.store = BackfillStore(self.folder)
         self.ids: list[str] = []
-        #: Of each id: the chunks that were saved, and how it has to end up.
+        #: Number of saved chunks by task id.
         self.chunks: dict[str, int] = {}
         self.task: BackfillTask | None = None
 
@@ -44,7 +43,7 @@ class Tasks(RuleBasedStateMachine):
     def ask(self, number: int, what: BackfillCommand) -> None:
         if number < len(self.ids):
             with contextlib.suppress(RefusedError):
-                self.store.ask(self.ids[number], what)
+                self.store.control(self.ids[number], what)
 
     @rule()
     def next(self) -> None:
@@ -72,8 +71,8 @@ class Tasks(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_lost(self) -> None:
-        """What another process finds now is what this one goes on with."""
-        # Read first: it changes nothing on the disk while no file is damaged.
+        """Check that another process would find the same tasks and continue with the same one."""
+        # This is read first; it changes nothing on the disk as long as no file is damaged.
         other = BackfillStore(self.folder)
         following = other.next()
         theirs = {status.id: status for status in other.statuses()}

@@ -1,4 +1,4 @@
-"""Many messages at once: what is read of them is what fastavro reads, and nothing is said of any other."""
+"""Reading many messages at once gives fastavro's values, or no values for a message."""
 
 import datetime
 import io
@@ -13,12 +13,12 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bwtui.audit.canonical_values import Schemas, UndecodableMessage, is_plain
 from bwtui.audit.column_decoder import DecodedColumn, MessageBuffer, fields_of, read
-from bwtui.audit.decoding import Schemas, UndecodableMessage, is_plain
 from bwtui.verify.canonical import clear_no_texts
 
 _EPOCH = datetime.datetime(1970, 1, 1)
-#: Where a varint gets another byte, and beside it.
+#: Values around the boundaries where a varint gets longer.
 _BOUNDS = [sign * (1 << bits) + more for bits in range(6, 63, 7) for sign in (1, -1) for more in (-1, 0)]
 _LONGS = st.integers(-(1 << 63), (1 << 63) - 1) | st.sampled_from(_BOUNDS) | st.integers(-70, 70)
 _TYPES: list[tuple[Any, st.SearchStrategy[Any]]] = [
@@ -42,7 +42,7 @@ _ESCAPED = {"name": "__escaped", "type": ["null", {"type": "map", "values": "str
 
 @st.composite
 def _batches(draw: st.DrawFn) -> tuple[str, list[bytes]]:
-    """Draw a schema, and messages of it, of which bytes may have been changed."""
+    """Draw a schema and messages of it, some with changed bytes."""
     chosen = draw(st.lists(st.sampled_from(_TYPES), min_size=1, max_size=6))
     fields, values = [], {}
     for at, (kind, drawn) in enumerate(chosen):
@@ -64,7 +64,7 @@ def _batches(draw: st.DrawFn) -> tuple[str, list[bytes]]:
 
 @st.composite
 def _damaged(draw: st.DrawFn, data: bytes) -> bytes:
-    """Draw the message itself, or one with other bytes behind its schema's id."""
+    """Draw the message itself, or one with changed bytes after its schema's id."""
     if draw(st.integers(0, 2)):
         return data
     at = draw(st.integers(5, len(data)))
@@ -94,7 +94,7 @@ def test_what_is_plain_is_what_fastavro_reads(batch: tuple[str, list[bytes]]) ->
 
 
 def _is_none_of_ours(schemas: Schemas, data: bytes) -> bool:
-    """Whether it can't be read, uses the escape, or says what an encoder would write otherwise."""
+    """Return whether it can't be read, uses the escape, or differs from an encoder's output."""
     try:
         schema, row = schemas.decode(data)
     except UndecodableMessage:
@@ -104,7 +104,7 @@ def _is_none_of_ours(schemas: Schemas, data: bytes) -> bool:
 
 
 def _clear_no_uuids(column: DecodedColumn, messages: MessageBuffer, plain: np.ndarray[Any, Any]) -> None:
-    """What digests do with a text that is no uuid as PostgreSQL writes it."""
+    """Clear texts that are not uuids as PostgreSQL writes them, as digests do."""
     if column.field.kind != "uuid":
         return
     for at in np.flatnonzero(plain & ~column.is_null).tolist():

@@ -1,4 +1,4 @@
-"""A histogram's percentiles against those of the sorted values themselves."""
+"""Compare a histogram's percentiles with those of the sorted values."""
 
 import math
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ SHARES = st.floats(0, 1) | st.sampled_from([0.0, 0.5, 0.9, 0.99, 0.999, 1.0])
 
 
 def exact(values: Sequence[tuple[float, int]], share: float) -> float:
-    """Return the smallest value that ``share`` of all are not above."""
+    """Return the smallest value that at least ``share`` of all values do not exceed."""
     ordered, seen = sorted(values), 0
     wanted = max(math.ceil(share * sum(count for _, count in values)), 1)
     for value, count in ordered:

@@ -1,4 +1,4 @@
-"""Which keys of a snapshot that was cut off are left over: those whose last record is of such a snapshot."""
+"""Leftover keys of an interrupted snapshot: those whose last record belongs to it."""
 
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -9,9 +9,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bwtui.relay.divergence import keys_on_disk
+from bwtui.relay.recorder import NullRecorder
 from bwtui.relay.run_state import RunState
-from bwtui.relay.snapshot.leftovers import Leftovers
+from bwtui.relay.snapshot.initial_setup import Leftovers
+from bwtui.sink import topics
 from bwtui.sink.destination import KeyRecord, Offsets
 
 CUT_OFF, OTHER = b"cut off", b"another's"
@@ -36,7 +37,7 @@ def test_the_last_record_of_each_key_counts(
 
     destination = SimpleNamespace(readback=SimpleNamespace(keys=keys))
     context: Any = SimpleNamespace(
-        destination=destination, report=RunState(), recorder=None, orphaned_keys=None, late=None
+        destination=destination, report=RunState(), recorder=NullRecorder(), orphaned_keys=None, late=None
     )
     earlier, late = (
         {key for key, is_left in last.items() if is_left}
@@ -46,7 +47,7 @@ def test_the_last_record_of_each_key_counts(
         )
     )
     sent = {record.key for record in since if record.session != CUT_OFF}
-    normal, keys_on_disk.BATCH = keys_on_disk.BATCH, at_once
+    normal, topics.BATCH = topics.BATCH, at_once
     try:
         with closing(sqlite3.connect(":memory:")) as database:
             for table in ("left_over", "late"):
@@ -58,6 +59,6 @@ def test_the_last_record_of_each_key_counts(
                 for table in ("left_over", "late")
             )
     finally:
-        keys_on_disk.BATCH = normal
+        topics.BATCH = normal
     assert left == (earlier | late) - sent
     assert again == late & sent

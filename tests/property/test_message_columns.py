@@ -1,4 +1,4 @@
-"""The compiled twin makes the same columns of Kafka's messages, and tags of frames, as Python does."""
+"""The C extension makes the same columns of Kafka's messages, and tags of frames, as Python does."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from bwtui.kafka import columns
 from bwtui.kafka.columns import SplitBatches
-from bwtui.kafka.splits import Split
+from bwtui.kafka.scan import Split
 from bwtui.pgoutput.frames import PAYLOAD_OFFSET
-from bwtui.recording.format import parsing
+from bwtui.recording import walk
 from tests.compiled_twin import COMPILER, built
 
 pytestmark = pytest.mark.skipif(not COMPILER, reason="what is compiled can't be there without a compiler")
@@ -24,7 +24,7 @@ _TIME = st.tuples(st.integers(0, 2), st.integers(-1, (1 << 63) - 1))
 
 
 class Odd:
-    """Says what no message of confluent-kafka says."""
+    """A message with values that confluent-kafka never returns."""
 
     def __init__(self, key: Any = b"k", value: Any = b"v", time: Any = (1, 5)) -> None:
         self._key, self._value, self._time = key, value, time
@@ -108,9 +108,9 @@ def test_what_is_asked_may_do_anything() -> None:
 def test_tags_are_the_same(frames: list[bytes]) -> None:
     def told(compiled: Any) -> bytes | str:
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(parsing, "_compiled", compiled)
+            patched.setattr(walk, "_compiled", compiled)
             try:
-                return parsing.tags(frames)
+                return walk.tags(frames)
             except IndexError as error:
                 return str(error)
 

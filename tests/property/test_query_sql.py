@@ -1,4 +1,4 @@
-"""A query means the same to Python, reading a recording, and to DuckDB, reading the sealed one."""
+"""A query gives the same result in Python, on a recording, and in DuckDB, on the sealed recording."""
 
 from dataclasses import replace
 from typing import Any
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bwtui.pgoutput.messages import Relation
 from bwtui.recording.change import Change
-from bwtui.recording.export.rows import COLUMNS, message_rows
+from bwtui.recording.parquet import COLUMNS, message_rows
 from bwtui.recording.query.language import parse, to_sql
 from tests.property.queries import TABLES, changes, floats, numbers, orders, queries, texts
 from tests.recording_double import TIME, change, relation
@@ -38,7 +38,7 @@ _TYPES = {
 
 @pytest.fixture(scope="module")
 def duck() -> Any:
-    # For a few rows more than one thread only costs.
+    # With few rows, more threads only add cost.
     connection = duckdb.connect(config={"threads": 1})
     declared = ", ".join(f'"{name}" {_TYPES.get(name, "VARCHAR")}' for name in COLUMNS)
     connection.execute(f"create table raw ({declared})")
@@ -92,7 +92,7 @@ def test_a_list_of_numbers_means_the_same(duck: Any, values: list[str], wanted: 
 
 
 def test_a_long_list_of_numbers_is_no_megabyte(duck: Any) -> None:
-    """Who replays some hundred rows names their keys."""
+    """Replaying some hundred rows names each of their keys."""
     listed = ", ".join(map(str, range(1000)))
     sql = to_sql(parse(f"after.id in ({listed})"))
     assert len(sql) < 100_000

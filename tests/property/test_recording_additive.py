@@ -1,5 +1,6 @@
-"""Versions read each other's recordings: what is written has no key that the first reader refuses, and what a
-later version says beyond what is known here is passed over.
+"""Versions read each other's recordings.
+
+No version writes a key that the first one refuses, and each ignores unknown keys of later ones.
 """
 
 import copy
@@ -17,14 +18,14 @@ from bwtui.errors import ConnectionFailed
 from bwtui.model.latency import Percentiles
 from bwtui.model.status import ErrorEntry, RecordingStatus, SchemaEntry, StageStatus, Status
 from bwtui.model.verdict import RelayVerdict
-from bwtui.recording.format.blocks import BlockKind, JournalBlock, SegmentFile
-from bwtui.recording.format.statements import statement
-from bwtui.recording.reading.reader import open_recording
-from bwtui.relay.recording.json_blocks import recorded_status
+from bwtui.recording.blocks import BlockKind, JournalBlock, SegmentFile
+from bwtui.recording.payloads import statement
+from bwtui.recording.reader import open_recording
+from bwtui.relay.journal_recorder import recorded_status
 from bwtui.tui.playback import status_at
 from tests.recorded_stream import Stream, table
 
-#: All that the first version knew; it refuses an ERROR with any other key, and other states.
+#: All keys that the first version knew; it refuses an ERROR with any other key, and other states.
 FIRST_ERROR = {"time", "kind", "table", "message", "hint", "count"}
 FIRST_STATES = {"starting", "snapshot", "streaming", "paused", "stopped", "failed"}
 ORDERS = table(1, "orders")
@@ -59,7 +60,7 @@ def block(kind: BlockKind, content: dict[str, Any]) -> JournalBlock:
 
 
 def objects(content: Any) -> list[dict[str, Any]]:
-    """Return every object in what a block says, whose keys are names and not data."""
+    """Return every object in a block whose keys are names and not data."""
     found = [content]
     for name in ("verdict", "recording"):
         found += [content[name]] if name in content else []
@@ -81,7 +82,7 @@ def test_what_a_later_version_adds_is_passed_over(data: st.DataObject) -> None:
 
 
 def understood(kind: BlockKind, content: dict[str, Any]) -> Any:
-    """Return what a reader makes of a block."""
+    """Return a reader's result for a block."""
     if kind == BlockKind.STATUS:
         return Status.from_json(content)
     return {name: value for name, value in content.items() if not name.startswith("later ")}
@@ -107,11 +108,11 @@ def blocks(folder: Path) -> list[tuple[BlockKind, dict[str, Any]]]:
 
 
 class Recorded:
-    """A recording whose relay tells of an outage, and of a stall."""
+    """A recording whose relay reports an outage and a stall."""
 
     def __init__(self, folder: Path) -> None:
         self.stream = Stream(folder)
-        self.stream.recorder.record_status(self._status)
+        self.stream.status = self._status
         self.key = 0
 
     def _status(self) -> Status:
@@ -129,11 +130,11 @@ class Recorded:
         )
 
     def change(self) -> int:
-        """Record the status, and a change behind it; return where the change stands."""
+        """Record the status and then a change; return the position of the change."""
         stream = self.stream
         self.key += 1
-        # The next status is not due before a second has gone by.
-        stream.recorder._status._looked_at = float("-inf")
+        # The next status would be due only after a second.
+        stream.recorder._status._read_at = float("-inf")
         stream.recorder.settle()
         stream.begin()
         stream.change("insert", ORDERS, self.key, b"one")

@@ -1,4 +1,4 @@
-"""Every payload comes back as it was packed; of bytes that nobody packed, only ValueError comes."""
+"""Every packed payload is read back unchanged; any other bytes raise ValueError."""
 
 import io
 import tracemalloc
@@ -14,22 +14,8 @@ from hypothesis import strategies as st
 
 from bwtui.errors import DamagedRecording
 from bwtui.pgoutput.messages import Binary, Column, Relation
-from bwtui.recording.format import batch
-from bwtui.recording.format.batch import (
-    NO_FRAME,
-    Cells,
-    DeliveredRange,
-    FilledValue,
-    HeaderForm,
-    MessageSection,
-    NoMessageReason,
-    Transaction,
-    pack_batch,
-    pack_delivery,
-    unpack_batch,
-    unpack_delivery,
-)
-from bwtui.recording.format.blocks import (
+from bwtui.recording import payloads
+from bwtui.recording.blocks import (
     HEADER_SIZE,
     LAST_LSN,
     LAST_TIME,
@@ -41,7 +27,22 @@ from bwtui.recording.format.blocks import (
     pack_trailer,
     unpack_index,
 )
-from bwtui.recording.format.relation import pack_relation, unpack_relation
+from bwtui.recording.payloads import (
+    NO_FRAME,
+    Cells,
+    DeliveredRange,
+    FilledValue,
+    HeaderForm,
+    MessageSection,
+    NoMessageReason,
+    Transaction,
+    pack_batch,
+    pack_delivery,
+    pack_relation,
+    unpack_batch,
+    unpack_delivery,
+    unpack_relation,
+)
 from tests.compiled_twin import COMPILER, built
 
 #: A table has at most 1,600 columns (MaxHeapAttributeNumber).
@@ -49,7 +50,7 @@ COLUMN = st.integers(0, 1_599)
 VALUE = st.binary(max_size=9).flatmap(lambda raw: st.sampled_from((raw, Binary(raw))))
 U16, U32, U64 = (st.integers(0, (1 << bits) - 1) for bits in (16, 32, 64))
 I64 = st.integers(-(1 << 63), (1 << 63) - 1)
-#: What the header of a block may say.
+#: Values of a block's header.
 TIMES = st.integers(0, LAST_TIME)
 LSNS = st.integers(0, LAST_LSN)
 CELL = st.one_of(st.none(), st.binary(max_size=30))
@@ -84,7 +85,7 @@ def test_a_batch_comes_back(packed: tuple[Any, ...]) -> None:
 
 @given(batches())
 def test_the_compiled_twin_and_python_pack_the_same(packed: tuple[Any, ...]) -> None:
-    """Columns of messages as the relay has them, too, and cells that the twin leaves to Python."""
+    """Columns of the relay's messages, and cells that the C extension leaves to Python, are included."""
     *start, frames, sections, without, filled = packed
     large = [
         MessageSection(1, HeaderForm.NONE, [0], [b"k"], [b"x" * large]) for large in (1 << 16, (1 << 16) + 1)
@@ -102,7 +103,7 @@ def test_the_compiled_twin_and_python_pack_the_same(packed: tuple[Any, ...]) -> 
 
 def pack_by(compiled: Any, *packed: Any) -> bytes:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(batch, "_compiled", compiled)
+        patched.setattr(payloads, "_compiled", compiled)
         return b"".join(pack_batch(*packed))
 
 
@@ -143,7 +144,7 @@ def test_any_bytes_are_refused_or_read(data: bytes) -> None:
 
 
 def refused_or_read(unpack: Any, data: bytes) -> None:
-    """Only ValueError, and never more memory than a payload's own size calls for."""
+    """Allow only ValueError, and no more memory than a payload's own size requires."""
     tracemalloc.start()
     try:
         unpack(data)
@@ -156,9 +157,11 @@ def refused_or_read(unpack: Any, data: bytes) -> None:
 
 
 @given(U64, U16, U32, st.lists(st.tuples(st.integers(-2, 1 << 30), I64), max_size=20))
-def test_a_delivery_comes_back(batch: int, section: int, first: int, places: list[tuple[int, int]]) -> None:
+def test_a_delivery_comes_back(
+    payloads: int, section: int, first: int, places: list[tuple[int, int]]
+) -> None:
     partitions, offsets = array("i", [p for p, _ in places]), array("q", [o for _, o in places])
-    delivery = DeliveredRange(batch, section, first, partitions, offsets)
+    delivery = DeliveredRange(payloads, section, first, partitions, offsets)
     assert unpack_delivery(b"".join(pack_delivery(delivery))) == delivery
 
 
@@ -216,7 +219,7 @@ def test_every_bit_of_a_block_and_of_a_trailer_counts(tmp_path: Path, at: int, b
 
 @contextmanager
 def segment_of(blocks: list[Any]) -> Iterator[SegmentFile]:
-    """A segment file in memory; the trailer is there."""
+    """Build a segment file in memory, with its trailer."""
     data = b"".join(
         pack_header(kind, number, received, first, last, parts) + b"".join(parts)
         for number, (kind, received, first, last, parts) in enumerate(blocks)

@@ -1,6 +1,6 @@
-"""Single flipped bits and truncations anywhere in a recording: the check finds each, or it changes nothing.
+"""Flip single bits and truncate a recording anywhere: each damage is found or harmless.
 
-``BWTUI_FLIPS=1000`` is what ``make bit-flips`` does; ``BWTUI_SEED`` repeats it.
+``make bit-flips`` sets ``BWTUI_FLIPS=1000``; ``BWTUI_SEED`` repeats a run.
 """
 
 import json
@@ -18,9 +18,9 @@ from click.testing import CliRunner
 from bwtui.cli.main import CONTEXT
 from bwtui.cli.recording.check import check as check_command
 from bwtui.errors import DamagedRecording
+from bwtui.recording.blocks import ENDING, BlockKind, JournalBlock, SegmentFile
 from bwtui.recording.check import check
-from bwtui.recording.format.blocks import ENDING, BlockKind, JournalBlock, SegmentFile
-from bwtui.recording.reading.reader import open_recording
+from bwtui.recording.reader import open_recording
 from bwtui.recording.resume import continue_in
 from tests.recorded_stream import SOURCE, Stream, table
 
@@ -30,7 +30,7 @@ OPERATIONS = ("insert", "update", "rename", "toast", "delete", "dropped", "trunc
 
 
 def record(folder: Path, chance: random.Random) -> None:
-    """Record some sessions with everything that a recording holds, in several segments."""
+    """Record some sessions with everything that a recording can contain, in several segments."""
     stream = Stream(folder, {"segment_bytes": 12_000})
     tables = [table(1, "a"), table(2, "b", "f"), table(1, "a", version=1)]
     for key in range(50):
@@ -55,7 +55,7 @@ def record(folder: Path, chance: random.Random) -> None:
 
 
 def everything(folder: Path) -> Any:
-    """Return all that can be read of a recording."""
+    """Return everything that can be read from a recording."""
     with closing(open_recording(folder)) as view:
         return (
             list(view.changes()),
@@ -69,7 +69,7 @@ def everything(folder: Path) -> Any:
 
 
 def damage(path: Path, chance: random.Random) -> str:
-    """Flip one bit of a file, or cut it; return which, and where."""
+    """Flip one bit of a file, or truncate it; return the file and the offset."""
     data = bytearray(path.read_bytes())
     at = chance.randrange(len(data))
     if chance.random() < 0.2:
@@ -105,13 +105,13 @@ def test_no_damage_is_silent(sound: Path, tmp_path: Path) -> None:
 
 
 def judge(folder: Path, name: str, good: Any, what: str) -> str:
-    """See that the check names the place, and that no reader is given anything wrong."""
+    """Check that the damage is located and that no reader gets wrong data."""
     at = int(what.rpartition(" ")[2])
     found = check(folder)
     assert found.verdict == "damaged", what
     named = [place.place.offset for place in found.damages if place.place.segment == name]
     assert named, what
-    # The block that holds the place is named, by where it begins; the cut, by what is not there any more.
+    # The check names the damaged block by its first offset, and a truncation by the first missing byte.
     assert " cut " in what or min(named) <= at, what
     try:
         same = everything(folder) == good
@@ -128,7 +128,7 @@ def blocks_of(path: Path) -> list[JournalBlock]:
 
 
 def test_a_whole_block_of_elsewhere_is_not_read(sound: Path, tmp_path: Path) -> None:
-    """Its checksums are right, and so is its length."""
+    """Its checksums and its length are valid."""
     good, tried = everything(sound), 0
     for path in sorted(sound.glob("*.bwj")):
         kinds: dict[tuple[int, BlockKind], list[JournalBlock]] = {}

@@ -1,6 +1,6 @@
-"""A segment says whatever somebody wrote into it, with checksums that hold: it is read, or refused.
+"""A segment with forged content and valid checksums is read, or refused.
 
-``BWTUI_FORGERIES=1000`` tries everything; ``BWTUI_SEED`` repeats what was chosen.
+``BWTUI_FORGERIES=1000`` tries every forgery; ``BWTUI_SEED`` repeats a choice.
 """
 
 import contextlib
@@ -18,9 +18,7 @@ from typing import Any
 import pytest
 
 from bwtui.errors import BwtuiError
-from bwtui.recording.check import check
-from bwtui.recording.export.facts import facts
-from bwtui.recording.format.blocks import (
+from bwtui.recording.blocks import (
     ENDING,
     INDEX_ENTRY,
     BlockKind,
@@ -30,8 +28,9 @@ from bwtui.recording.format.blocks import (
     pack_index,
     pack_trailer,
 )
-from bwtui.recording.info import info
-from bwtui.recording.reading.reader import open_recording
+from bwtui.recording.check import check
+from bwtui.recording.info import facts, info
+from bwtui.recording.reader import open_recording
 from bwtui.recording.recover import recover
 from bwtui.recording.resume import continue_in
 from bwtui.verify.journal_facts import read_facts
@@ -58,7 +57,7 @@ JSON_KINDS = (
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A recording of one finished segment, with a block of every kind."""
+    """Return a recording of one finished segment, with a block of every kind."""
     stream = Stream(tmp_path_factory.mktemp("sound") / "recording")
     stream.row(table(1, "a"), 1, b"body")
     stream.flush()
@@ -87,7 +86,7 @@ def blocks_of(folder: Path) -> tuple[Path, list[JournalBlock]]:
 
 
 def forge(path: Path, blocks: list[JournalBlock], at: int, payload: bytes) -> None:
-    """Write the segment anew with another payload of one block; every checksum and offset is right."""
+    """Rewrite the segment with a different payload of one block; every checksum and offset is valid."""
 
     def say(block: JournalBlock, _: bytearray, headers: bytearray) -> bytes:
         if block.number == at:
@@ -101,7 +100,7 @@ def forge(path: Path, blocks: list[JournalBlock], at: int, payload: bytes) -> No
 
 
 def use(folder: Path, *, whole: bool = False) -> int:
-    """Do everything that reads a recording; return how much of it refused. Only in a sentence may it."""
+    """Run everything that reads a recording; return the number of refusals, each of one sentence."""
     refused = 0
 
     def look() -> None:
@@ -122,7 +121,7 @@ def use(folder: Path, *, whole: bool = False) -> int:
 
 
 def places(content: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yield where in a JSON value something stands, itself too."""
+    """Yield the path of each value in a JSON value, including itself."""
     yield path
     if isinstance(content, dict | list):
         pairs = content.items() if isinstance(content, dict) else enumerate(content[:2])
@@ -131,7 +130,7 @@ def places(content: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]
 
 
 def changed(content: Any, path: tuple[Any, ...], value: Any) -> Any:
-    """Return a copy with another value at a place; nothing at all where it is ``...``."""
+    """Return a copy with a different value at a path, or without the value if it is ``...``."""
     if not path:
         return value
     copy = json.loads(json.dumps(content))
@@ -146,7 +145,7 @@ def changed(content: Any, path: tuple[Any, ...], value: Any) -> Any:
 
 
 def partial_of(folder: Path, blocks: list[JournalBlock]) -> None:
-    """Make what a crash would have left of it: the blocks, without an ending, and without a name."""
+    """Turn it into the partial file of a crash: the blocks, without an ending and without a name."""
     (path,) = folder.glob("*.bwj")
     end = next(block.number for block in blocks if block.kind == BlockKind.INDEX)
     with path.open("rb") as file:
@@ -156,7 +155,7 @@ def partial_of(folder: Path, blocks: list[JournalBlock]) -> None:
 
 
 def try_all(sound: Path, tmp_path: Path, forgeries: list[tuple[int, bytes, str]]) -> None:
-    """Try some of the forgeries, as a finished segment and as one that a crash has left."""
+    """Try some forgeries, both as a finished segment and as the partial file of a crash."""
     chance = random.Random(SEED)
     _, blocks = blocks_of(sound)
     chosen = chance.sample(forgeries, min(len(forgeries), FORGERIES * 10))
@@ -185,7 +184,7 @@ def test_a_forgery_of_nothing_is_read(sound: Path, tmp_path: Path) -> None:
 
 
 def test_what_a_relay_says_of_its_surroundings_is_read(sound: Path, tmp_path: Path) -> None:
-    """A path need not be UTF-8, and a disk may have more room than 64 bits count; a schema is text."""
+    """A path need not be UTF-8, a disk may have more space than 64 bits can count, and a schema is text."""
     _, blocks = blocks_of(sound)
     recording = {"path": "/srv/r\udcff", "free_bytes": 1 << 66, "seconds_left": 2.0**66, "bytes": 1}
     for kind, path, value, is_read in (
@@ -195,7 +194,7 @@ def test_what_a_relay_says_of_its_surroundings_is_read(sound: Path, tmp_path: Pa
         (BlockKind.SCHEMA, ("id",), 1 << 66, False),
         (BlockKind.STATUS, ("pid",), 10**400, False),
         (BlockKind.ERROR, ("time",), 10**400, False),
-        # The screens show the time of day.
+        # The screens show local time.
         (BlockKind.ERROR, ("time",), 1e18, False),
         (BlockKind.SCHEMA, ("time",), -1e18, False),
     ):

@@ -1,4 +1,4 @@
-"""From the recorder through the journal to the reader: whatever the stream, everything is found again."""
+"""Whatever the stream, the reader finds everything that the recorder wrote to the journal."""
 
 import contextlib
 import os
@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from bwtui.recording.change import Change
 from bwtui.recording.check import check
-from bwtui.recording.reading.reader import RecordingReader, open_recording
+from bwtui.recording.journal import SegmentWriter
+from bwtui.recording.reader import RecordingReader, open_recording
 from bwtui.recording.recover import recover
-from bwtui.recording.segment import SegmentWriter
 from bwtui.recording.view import TableCounts
 from tests.recorded_stream import Expected, Stream, table
 
@@ -48,10 +48,10 @@ PATIENT = settings(deadline=None, max_examples=int(os.environ.get("BWTUI_EXAMPLE
 
 @pytest.fixture(autouse=True, scope="module")
 def no_disk() -> Iterator[None]:
-    """Nothing here is about what a disk holds, so nobody waits for it."""
+    """Skip fsync, since these tests do not depend on durability."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SegmentWriter, "sync", lambda writer: None)
-        patch.setattr("bwtui.recording.segment.sync", lambda folder: None)
+        patch.setattr("bwtui.recording.journal.sync", lambda folder: None)
         patch.setattr("bwtui.recording.folder.sync", lambda folder: None)
         yield
 

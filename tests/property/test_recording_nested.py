@@ -1,4 +1,4 @@
-"""Rows may contain the bytes of recordings: recovery never takes these for blocks of the file itself."""
+"""Rows may contain the bytes of recordings: recovery never mistakes these for blocks of the file."""
 
 import functools
 import random
@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bwtui.errors import DamagedRecording
+from bwtui.recording.blocks import BlockKind, JournalBlock, SegmentFile, synced_before
 from bwtui.recording.check import check
-from bwtui.recording.format.blocks import BlockKind, JournalBlock, SegmentFile, synced_before
 from bwtui.recording.recover import recover
 from bwtui.recording.resume import continue_in
 from tests.recorded_stream import SOURCE, Stream, table
@@ -61,7 +61,7 @@ def blocks_of(path: Path) -> list[JournalBlock]:
 
 
 def recorded(folder: Path, chance: random.Random) -> Path:
-    """A recording that a kill left unfinished; bytes of recordings are in most of its rows."""
+    """A recording that a kill left unfinished; most of its rows contain bytes of recordings."""
     stream = Stream(folder / "live")
     stream.begin_pass()
     count = chance.randint(4, 9)
@@ -79,7 +79,7 @@ def recorded(folder: Path, chance: random.Random) -> Path:
 
 
 def damage(path: Path, begins: int, ends: int, chance: random.Random) -> int:
-    """Cut the file, or overwrite a range of it as lost pages are; return where it differs first."""
+    """Truncate the file, or overwrite a range of it as lost pages do; return the first changed offset."""
     before = path.read_bytes()
     fill = chance.choice([b"", bytes(ends - begins), chance.randbytes(ends - begins)])
     path.write_bytes(before[:begins] + fill + (before[ends:] if fill else b""))

@@ -1,4 +1,4 @@
-"""Rows that are put into the stream: what is made of a recording with them is what a plain model makes."""
+"""With backfilled rows, everything derived from a recording equals the result of a simple model."""
 
 import contextlib
 from typing import Any
@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bwtui.pgoutput.messages import Field
+from bwtui.recording.as_of import TableFold, pages
 from bwtui.recording.change import Change
-from bwtui.recording.reading.as_of import TableFold, pages
-from bwtui.recording.reading.complete_prefix import complete_until
-from bwtui.recording.reading.counts import CountCache
+from bwtui.recording.playback import CountCache
+from bwtui.recording.segment_reader import complete_until
 from tests.property.test_recording_journal import CHANGE, PATIENT, PUT, ROWS, TABLES, no_disk, recorded
 from tests.unit.test_recorded_transactions import simply, told
 
@@ -29,12 +29,12 @@ SIZES = st.sampled_from([300, 3000, 1 << 20])
 
 
 def columns_of_the_first(steps: list[Any]) -> list[Any]:
-    """Take the steps of tables whose columns stay what they are."""
+    """Select the steps of tables whose columns do not change."""
     return [step for step in steps if not isinstance(step, tuple) or step[1] in TABLES[:2]]
 
 
 def folded(changes: list[Change], table: str) -> dict[Field, tuple[Field, ...]]:
-    """Fold a table the plain way: the last word of each key holds, also a tombstone beside the stream."""
+    """Fold a table the simple way: the last message of each key counts, even a backfill's tombstone."""
     found: dict[Field, tuple[Field, ...]] = {}
     snapshot = 0
     for change in changes:
@@ -44,7 +44,7 @@ def folded(changes: list[Change], table: str) -> dict[Field, tuple[Field, ...]]:
         if change.table != table or change.is_repeat:
             continue
         if change.operation == "cleanup":
-            # The keys of these messages are the rows' own.
+            # The keys of these messages are the rows' keys.
             found.pop(change.messages[0].key, None)
         if change.operation == "truncate":
             found.clear()
@@ -102,7 +102,7 @@ def test_counts_moved_forth_and_back(rows: list[Any], steps: list[Any], segment_
 @PATIENT
 @given(ROWS, STEPS, SIZES)
 def test_a_transaction_behind_them_may_be_open(rows: list[Any], steps: list[Any], segment_bytes: int) -> None:
-    """What commits up to the LSN that is told is there to its end, and nothing newer is."""
+    """Every commit up to the reported LSN is complete, and nothing newer is."""
     with recorded(rows, steps, segment_bytes) as (stream, recording):
         whole = complete_until(recording.segments, recording.last_lsn)
         committed = {lsn for lsn, _, _ in stream.history}

@@ -1,4 +1,4 @@
-"""Rows that follow one another are taken at once by the compiled twin: what comes of a stream is the same."""
+"""The C extension takes consecutive rows at once; the results are the same as without it."""
 
 import re
 import tempfile
@@ -16,22 +16,22 @@ from hypothesis import strategies as st
 from bwtui.encode import avro, compiled_encoders
 from bwtui.model.position import Position
 from bwtui.pgoutput.messages import UNCHANGED, Field
-from bwtui.recording.format import batch
-from bwtui.recording.reading.reader import open_recording
+from bwtui.recording import payloads
+from bwtui.recording.reader import open_recording
 from bwtui.relay import batch as relay_batch
-from bwtui.relay import bulk_rows
-from bwtui.relay.exactly_once.duplicate_filter import DuplicateFilter
+from bwtui.relay import row_handler
+from bwtui.relay.exactly_once.transactional_stream import DuplicateFilter
 from tests.compiled_twin import COMPILER, built
 from tests.scripted_relay import ScriptedRelay, table
 
 pytestmark = pytest.mark.skipif(not COMPILER, reason="what is compiled can't be there without a compiler")
 
 TABLES = [table(1, "one", ["id", "note"], identity="d"), table(2, "two", ["id", "note"])]
-#: The relay leaves it out.
+#: The relay excludes it.
 OTHER = table(3, "other", ["id"])
 WIDER = replace(TABLES[0], columns=(*TABLES[0].columns, replace(TABLES[0].columns[1], name="more")))
 
-#: The last is no text, so a schema with room for it comes with its first.
+#: The last value is not valid text, so its first occurrence switches to a schema that allows such bytes.
 values = st.sampled_from([b"", b"x", b"y" * 40, b"z" * 3_000, None, b"\xff"])
 rows = st.tuples(st.sampled_from([b"1", b"2", b"3"]), values)
 steps = st.one_of(
@@ -45,15 +45,15 @@ steps = st.one_of(
 
 
 class Playing:
-    """A relay over a stream that is drawn, with the compiled twin or without."""
+    """A relay over a generated stream, with or without the C extension."""
 
     def __init__(
         self, folder: Path, stack: ExitStack, package: Any, budget: int, rows: int = 1_000, **settings: Any
     ) -> None:
         patched = stack.enter_context(pytest.MonkeyPatch.context())
         patched.setattr(avro, "twin", partial(compiled_encoders.twin, package=package))
-        patched.setattr(batch, "_compiled", package and package.pack)
-        for module in (bulk_rows, relay_batch):
+        patched.setattr(payloads, "_compiled", package and package.pack)
+        for module in (row_handler, relay_batch):
             patched.setattr(module, "BATCH_ROWS", rows)
         self.relay = relay = ScriptedRelay(folder, **settings)
         stack.callback(relay.close)
@@ -61,7 +61,7 @@ class Playing:
         relay.context.samples.budget = budget
 
     def play(self, steps: Sequence[Any]) -> None:
-        """Write the steps, and relay them; a turn ends where one is asked for."""
+        """Write the steps and relay them; a step can end the turn."""
         relay, first = self.relay, TABLES[0]
         relay.begin()
         for relation in (*TABLES, OTHER):
@@ -83,7 +83,7 @@ class Playing:
             elif step == "announce":
                 relay.announce(first)
             elif step == "wider":
-                # The catalog has it at once.
+                # The catalog shows it immediately.
                 relay.play()
                 first = WIDER
                 relay.announce(first)
@@ -95,7 +95,7 @@ class Playing:
         relay.play()
 
     def found(self) -> list[Any]:
-        """Return what came of it."""
+        """Return the results."""
         relay = self.relay
         tables = {
             name: (one.inserts, one.updates, one.deletes, one.messages, one.bytes, one.errors)
@@ -108,7 +108,7 @@ class Playing:
 
 def recorded(folder: Path) -> list[Any]:
     with closing(open_recording(folder)) as read:
-        # When it was recorded differs.
+        # The time of recording differs.
         return [re.sub(r"\b(received|noted)=\d+", "", repr(change)) for change in read.changes()]
 
 
@@ -144,13 +144,14 @@ def test_what_comes_of_a_stream_is_the_same(
 def test_what_is_in_kafka_already_is_passed_over_where_nobody_wants_samples(
     package: bool, tmp_path: Path
 ) -> None:
-    """No row of it is sent, and of none that is passed over a route is built."""
+    """Skipped rows are not sent, and no route is built for them."""
     with ExitStack() as stack:
         playing = Playing(tmp_path, stack, built() if package else None, 0, record=False)
         relay = playing.relay
         relay.connect()
         assert relay._streaming is not None
-        DuplicateFilter(relay._streaming, Position("", "", "", lsn=1_020, ordinal=2))
+        position = Position("", "", "", lsn=1_020, ordinal=2)
+        relay._streaming.filters.append(DuplicateFilter(relay._streaming.rows, position, relay.recorder))
         for wanted in (0, 1, 4):
             relay.begin()
             relay.announce(TABLES[0])

@@ -1,4 +1,4 @@
-"""Whatever a text holds, no way out lets through what a terminal would act on, or what people can't see."""
+"""Whatever a text contains, no output lets through invisible characters or terminal controls."""
 
 import contextlib
 import io
@@ -19,7 +19,7 @@ from bwtui.audit.report import AuditFinding, AuditSummary
 from bwtui.audit.terminal import line, show
 from bwtui.cli.doctor import PrerequisiteResult, _lines
 from bwtui.cli.main import tell
-from bwtui.cli.output.headless import StatusReporter
+from bwtui.cli.output.headless import HeadlessReporter
 from bwtui.cli.output.table import columns
 from bwtui.cli.status import _as_table, _in_full
 from bwtui.errors import BwtuiError
@@ -38,7 +38,7 @@ class OnTerminal(io.BytesIO):
 
 
 def report(text: str) -> AuditSummary:
-    """A report with a text wherever one may be."""
+    """Return a report with the text in every field that can hold one."""
     fields = [{"field": text, "postgresql": text, "sent": None, "kafka": text}]
     place = {"topic": text, "partition": 0, "offset": 7, "lsn": 1, "ordinal": 2, "table": text}
     finding = AuditFinding("corrupted", **place, key={text: text}, fields=fields, hop=text, note=text)  # type: ignore[arg-type]
@@ -62,7 +62,7 @@ def report(text: str) -> AuditSummary:
 
 
 def written(write: Callable[[], object]) -> str:
-    """Return what ``write`` puts onto stdout and stderr."""
+    """Return the output of ``write`` on stdout and stderr."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
         write()
@@ -97,7 +97,7 @@ def a_status(text: str) -> Status:
     return Status("streaming", text, text, text, tables=tables, errors=errors, **places)  # type: ignore[arg-type]
 
 
-#: Every way out, and what is written there of a text.
+#: Every output, and what it writes for a text.
 WAYS: dict[str, Callable[[str], str]] = {
     "shown": escape,
     "shown lines": escape_lines,
@@ -121,7 +121,7 @@ WAYS: dict[str, Callable[[str], str]] = {
     "a status": lambda text: written(lambda: console.say(*_in_full(a_status(text)))),
     "statuses": lambda text: written(lambda: console.say(*_as_table([a_status(text)]))),
     "a status as JSON": lambda text: written(lambda: console.say_json(a_status(text).to_json())),
-    "what a relay tells": lambda text: written(lambda: StatusReporter().emit_last(a_status(text))),
+    "what a relay tells": lambda text: written(lambda: HeadlessReporter().emit_last(a_status(text))),
     "progress": lambda text: written(lambda: PlainSetupProgress().note(text)),
     "an export": lambda text: on_terminal(text, escape_lines),
     "an export as JSON": lambda text: on_terminal(json.dumps(text, ensure_ascii=False), escape_json),
@@ -153,7 +153,7 @@ def test_it_is_the_same_twice_and_loses_nothing(text: str) -> None:
 @given(any_text())
 @example(ALL)
 def test_json_means_the_same(text: str) -> None:
-    # Two surrogates that make a pair are one character in JSON.
+    # In JSON, two surrogates that form a pair are one character.
     text = text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
     assert json.loads(json_text({text: text})) == {text: text}
     assert json.loads(escape_json(json.dumps([text], ensure_ascii=False))) == [text]

@@ -1,8 +1,8 @@
-"""Rows that are encoded without being taken apart: the same messages, samples and dropped rows."""
+"""Rows that are encoded without being split into fields give the same messages, samples and dropped rows."""
 
 import struct
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, asdict, fields
 from types import SimpleNamespace
 from typing import Any
@@ -18,10 +18,10 @@ from bwtui.pgoutput.messages import UNCHANGED, Binary, Column, Field, Relation
 from bwtui.relay import toast
 from bwtui.relay.ack import Acknowledgements
 from bwtui.relay.batch import OutgoingBatch
-from bwtui.relay.bulk_rows import BulkRows
 from bwtui.relay.context import RelayContext
+from bwtui.relay.recorder import NullRecorder, Recorder
 from bwtui.relay.routes.route import TableRoute
-from bwtui.relay.row_handler import RowHandler
+from bwtui.relay.row_handler import BulkRows, RowHandler
 from bwtui.relay.run_state import RunState, TableCounters
 from bwtui.settings import RelaySettings
 from bwtui.sink.destination import TopicLimits
@@ -31,10 +31,10 @@ from tests.property.test_compiled import tuple_data
 pytestmark = pytest.mark.skipif(not COMPILER, reason="what is compiled can't be there without a compiler")
 
 COLUMNS = (Column("id", 23, -1, True), Column("note", 25, -1, False), Column("n", 1700, -1, False))
-#: Messages above it are refused, as they would be by Kafka.
+#: Messages above it are refused, as Kafka would refuse them.
 LIMIT = 700
 
-#: A value that no integer is, one of which a message is too large, and those of usual rows.
+#: A value that is not an integer, one that makes a message too large, and those of usual rows.
 ids = st.sampled_from([b"1", b"2", b"-7", b"x", b""])
 notes = st.sampled_from([None, b"", b"text", "größe".encode(), b"\xff", b"y" * 300, b"z" * 70_000])
 numbers = st.sampled_from([None, b"1.50", b"NaN", b"-0"])
@@ -49,30 +49,32 @@ changes = st.one_of(
 
 
 def frame(change: tuple[bytes, tuple[bytes, list[Field]] | None, list[Field]]) -> bytes:
-    """Return a change of relation 1 as it comes."""
+    """Return a change of relation 1 as PostgreSQL sends it."""
     tag, before, row = change
     old = before[0] + tuple_data(before[1]) if before is not None else b""
     kind = b"O" if tag == b"D" else b"N"
     return b"w" + bytes(BODY_OFFSET - 2) + tag + struct.pack(">I", 1) + old + kind + tuple_data(row)
 
 
-class Recorded:
-    """What rows say to a recorder."""
+class Recorded(Recorder):
+    """A recorder that keeps what rows report to it."""
+
+    is_recording = True
 
     def __init__(self) -> None:
-        self.frames: list[bytes] = []
+        super().__init__()
         self.said: list[Any] = []
 
-    def without(self, route: TableRoute, reason: Any) -> None:
+    def without(self, route: TableRoute, reason: Any, frame: int | None = None) -> None:
         self.said.append((len(self.frames), reason))
 
-    def filled(self, sent: list[Field], completed: list[Field]) -> int:
+    def filled(self, sent: Sequence[Field], completed: Sequence[Field]) -> int:
         self.said.append((len(self.frames), sent, completed))
         pairs = zip(sent, completed, strict=True)
         return sum(len(new) for old, new in pairs if old is UNCHANGED and isinstance(new, bytes))
 
 
-#: What a table holds when unchanged values are read, by key: a value, no row, or what it can't say any more.
+#: Results of reading unchanged values, by key: a value, no row, or a value that can't be read any more.
 PRESENT: dict[bytes, list[Any] | None] = {
     b"1": [b"read"],
     b"2": None,
@@ -86,16 +88,14 @@ class Present:
     """A double of `PresentRows`."""
 
     def read(self, session: Any, relation: Any, keys: list[Any], *_: Any) -> dict[int, Any]:
-        """Leave out the last of many, as where the values are too large together."""
+        """Leave out the last of many rows, as if their values were too large together."""
         return {at: PRESENT[key["id"]] for at, key in enumerate(keys) if at < max(1, len(keys) - 1)}
 
 
 def reading() -> toast.ToastFiller:
-    """Return what reads unchanged values at once."""
-    ask = SimpleNamespace(
-        look=lambda question: question(None), look_ahead=lambda question: lambda: question(None)
-    )
-    return toast.ToastFiller(RelaySettings(), ask, lambda seconds: None)
+    """Return the filler that reads unchanged values at once."""
+    queries = SimpleNamespace(query=lambda query: query(None), query_ahead=lambda query: lambda: query(None))
+    return toast.ToastFiller(RelaySettings(), queries, lambda seconds: None)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -116,9 +116,9 @@ def relayed(
     recorded: bool = False,
     by_python: list[bytes] | None = None,
 ) -> list[Any]:
-    """Return what becomes of frames: messages, what is sampled, refused and recorded, and counters.
+    """Return the results for frames: sampled, refused and recorded messages, and counters.
 
-    Frames that go their own way are added to ``by_python``.
+    Frames that Python handles are added to ``by_python``.
     """
     refused: list[Any] = []
     samples = SimpleNamespace(budget=budget)
@@ -129,12 +129,13 @@ def relayed(
 
     taken: list[Any] = []
     samples.take = take
-    lacking: dict[str, Any] = {part.name: None for part in fields(RelayContext) if part.default is MISSING}
+    required = [part for part in fields(RelayContext) if part.default is part.default_factory is MISSING]
+    lacking: dict[str, Any] = dict.fromkeys(part.name for part in required)
     report = RunState()
     given: dict[str, Any] = {
         "settings": RelaySettings(headers=headers),
         "session": bytes(16),
-        "recorder": Recorded() if recorded else None,
+        "recorder": Recorded() if recorded else NullRecorder(),
         "report": report,
         "samples": samples,
         "policy": SimpleNamespace(
@@ -158,17 +159,17 @@ def relayed(
     handled = RowHandler(RelayContext(**lacking | given), batch, lambda: left)
     handled.routes[1] = route_of(Relation(1, "public", "t", "f", COLUMNS), with_room=False)
     arriving = (left.popleft() for _ in frames)
-    for data in BulkRows(handled, batch, given["samples"], recorder).between(arriving, handled.handlers):
+    for data in BulkRows(handled, batch, given["samples"], recorder).between(arriving):
         handled.handlers[data[BODY_OFFSET - 1]](data)
         if by_python is not None:
             by_python.append(data)
-        if recorder is not None:
+        if recorded:
             recorder.frames.append(data)
             batch.held += len(data)
     counts = [asdict(one.counters) for one in made]
     messages = [(one.messages, one.positions, one.bytes) for one in made]
     in_all = [batch.rows, batch.bytes, batch.held, handled.ordinal, [one in batch.routes for one in made]]
-    return [refused, messages, taken, counts, in_all, vars(recorder) if recorder is not None else None]
+    return [refused, messages, taken, counts, in_all, vars(recorder)]
 
 
 @given(
@@ -188,12 +189,12 @@ def test_what_becomes_of_changes_is_the_same(
 
 
 def test_rows_of_which_the_values_were_read_are_taken_at_once() -> None:
-    """Python reads them with the first, and has nothing to do for each of the others."""
+    """Python reads their values together with the first row's, and does nothing for each of the others."""
     changes: list[Any] = [(b"U", None, [b"1", UNCHANGED, b"1.50"]) for _ in range(9)]
     frames = [frame(change) for change in changes]
     by_python: list[bytes] = []
     relayed(frames, built(), 0, by_python=by_python)
-    # The double leaves the last of many to the next statement.
+    # The double leaves the last of many rows to the next statement.
     assert len(by_python) <= 3
 
 
@@ -212,7 +213,7 @@ updates = st.tuples(
     st.one_of(st.none(), st.none(), st.tuples(st.sampled_from([b"K", b"O"]), wide_rows)),
     wide_rows,
 ).map(frame)
-#: Frames of two tables and several transactions, some of them cut off or damaged after their header.
+#: Frames of two tables and several transactions, some truncated or damaged after their header.
 arrivals = st.one_of(
     *[updates] * 5,
     changes.map(frame),

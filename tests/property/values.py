@@ -1,6 +1,6 @@
-"""Random columns with random values: PostgreSQL's text beside the Python value that a reader must find.
+"""Random columns with random values: PostgreSQL's text, and the Python value that a reader must find.
 
-The texts are written here from the Python values, by other code than the encoder's.
+This code formats the texts from the Python values, independently of the encoder.
 """
 
 from dataclasses import dataclass
@@ -17,14 +17,14 @@ from bwtui.types.registry import TypeInfo
 
 @dataclass(frozen=True)
 class Escaped:
-    """A value that leaves by its text in the escape field."""
+    """A value that is sent as text in the escape field."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A field as PostgreSQL sends it, and what a reader finds: a value, None, or Escaped."""
+    """A field as PostgreSQL sends it, and a reader's result: a value, None, or Escaped."""
 
     text: Field
     value: Any
@@ -55,7 +55,7 @@ def _float_text(number: float) -> str:
 
 
 def doubles() -> st.SearchStrategy[Sample]:
-    # Only the one NaN that text can name.
+    # Texts can express only one NaN.
     return st.floats().map(lambda x: float("nan") if x != x else x).map(lambda x: _sample(x, _float_text(x)))
 
 
@@ -63,7 +63,7 @@ def floats() -> st.SearchStrategy[Sample]:
     def sample(x: float) -> Sample:
         if x != x or x in (float("inf"), float("-inf")):
             return _sample(x, _float_text(x))
-        # Nine significant digits name every float, though PostgreSQL finds shorter ones.
+        # Nine significant digits identify every float, though PostgreSQL finds shorter ones.
         return _sample(unpack("<f", pack("<f", x))[0], f"{x:.9g}")
 
     return st.floats(width=32).map(lambda x: float("nan") if x != x else x).map(sample)
@@ -84,7 +84,7 @@ def decimals(precision: int, scale: int) -> st.SearchStrategy[Sample]:
     def sample(unscaled: int) -> Sample:
         number = Decimal((unscaled < 0, tuple(map(int, str(abs(unscaled)))), -scale))
         text = f"{number:f}"
-        # Where the scale is negative, Avro's is 0: the same number, with its zeros written out.
+        # With a negative scale, Avro's is 0: the number is the same, with its zeros written out.
         return _sample(Decimal(text) if scale < 0 else number, text)
 
     odd = st.sampled_from(("NaN", "Infinity", "-Infinity")).map(_escaped)
@@ -152,7 +152,7 @@ def _element(text: str) -> str:
 
 
 def arrays(elements: st.SearchStrategy[Sample]) -> st.SearchStrategy[Sample]:
-    """Arrays of one dimension; one that holds what its element type can't hold is escaped as a whole."""
+    """Arrays of one dimension; one with an element that its type can't represent is escaped as a whole."""
 
     def sample(items: list[Sample]) -> Sample:
         texts = []

@@ -1,4 +1,4 @@
-"""What was committed, change by change and in the order of the commits, against what stands in a topic."""
+"""Compare committed changes, one by one in commit order, with the records of a topic."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -8,10 +8,10 @@ from tests.shapes.trees import Change
 
 
 def assert_as_committed(records: Sequence[Record], committed: Sequence[Sequence[Change]]) -> None:
-    """See that the topic has each change once, none that was taken back, and all in the order of the commits.
+    """Check that the topic has each change once, none that was rolled back, and all in commit order.
 
-    ``committed`` are the changes of each transaction that made any, in the order in which the writer saw its
-    COMMITs return, one after the other.
+    ``committed`` holds the changes of each transaction that made any, in the order in which the writer's
+    COMMITs returned.
     """
     streamed = [record for record in records if record.operation not in OUTSIDE]
     last: dict[int, tuple[int, int]] = {}
@@ -25,6 +25,6 @@ def assert_as_committed(records: Sequence[Record], committed: Sequence[Sequence[
         found.sort(key=lambda record: record.ordinal)
         changes = [Change(one.key[0], one.value["number"] if one.value else None) for one in found]
         assert changes == list(expected), f"the transaction that commits at {lsn:X}"
-        # Ordinals count the row changes of the transaction, without those that were taken back.
+        # Ordinals count the row changes of the transaction, without those that were rolled back.
         assert [record.ordinal for record in found] == list(range(1, len(found) + 1))
     assert len(transactions) == len(committed)

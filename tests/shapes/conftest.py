@@ -1,4 +1,4 @@
-"""Fixtures of the tests of shapes: relays, and a PostgreSQL with settings of its own."""
+"""Fixtures of the shape tests: relays, and a PostgreSQL with its own settings."""
 
 from collections.abc import Iterator
 
@@ -8,15 +8,15 @@ from tests.faults.conftest import new_relay as new_relay
 from tests.fix_sandbox import MAJOR
 from tests.second_postgres import SecondPostgres
 
-#: From here on PostgreSQL can be told to.
+#: First version of PostgreSQL with debug_logical_replication_streaming.
 SPILLS_AT_ONCE = 16
 
 
 @pytest.fixture(scope="session")
 def roomy() -> Iterator[SecondPostgres]:
-    """A PostgreSQL that takes a thousand sessions and prepared transactions, and decodes with no memory.
+    """A PostgreSQL with a thousand sessions and prepared transactions that decodes with minimal memory.
 
-    So every change is spilled to disk and restored, as only those of large transactions are elsewhere.
+    It spills every change to disk and restores it, as other servers do only for large transactions.
     """
     server = SecondPostgres()
     spilling = {"debug_logical_replication_streaming": "immediate"} if MAJOR >= SPILLS_AT_ONCE else {}

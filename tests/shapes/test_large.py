@@ -26,10 +26,10 @@ from tests.raw_topic import raw_records, raw_topics
 pytestmark = pytest.mark.services
 
 TABLES = int(os.environ.get("BWTUI_SHAPES_TABLES", "25"))
-#: What a relay of this many tables needs, beside what it needs with few.
+#: Additional memory of a relay for each table, in bytes.
 TABLE_BYTES = 200 << 10
 MEMORY_BYTES = 200 << 20
-#: What a large row costs at its worst, in copies of itself.
+#: Memory that a large row takes at most, as a multiple of its size.
 COPIES = 8
 
 NewRelay = Callable[..., Relay]
@@ -44,7 +44,7 @@ def source(database: str) -> Iterator[Session]:
 
 @pytest.fixture
 def cleaned(services: ServiceAddresses) -> Iterator[None]:
-    """Take away the topics of a test, of which there are many."""
+    """Delete the topics of a test, of which there are many."""
     admin = AdminClient({"bootstrap.servers": services.broker})
     before = set(admin.list_topics(timeout=30).topics)
     yield
@@ -54,7 +54,7 @@ def cleaned(services: ServiceAddresses) -> Iterator[None]:
 
 
 def peak_bytes(relay: Relay) -> int:
-    """Return the most memory that the relay's process had so far."""
+    """Return the peak memory of the relay's process."""
     lines = Path(f"/proc/{relay.pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:"))
 
@@ -63,12 +63,12 @@ def peak_bytes(relay: Relay) -> int:
 
 
 def incompressible(size: int) -> str:
-    """Return a text that neither PostgreSQL nor Kafka makes any smaller."""
+    """Return a text that neither PostgreSQL nor Kafka can compress."""
     return random.randbytes(size // 2).hex()
 
 
 def digests(services: ServiceAddresses, relay: Relay, size: int) -> list[str]:
-    """Return what the bodies of the topic hash to: the longest text of hexadecimal digits in each value."""
+    """Return the hashes of the bodies in the topic: of the longest hexadecimal text in each value."""
     largest = str(2 * size + (100 << 20))
     found = raw_topics(services, [f"{relay.name}.large"], receive_message_max_bytes=largest)
     values = [value for _, value in found[f"{relay.name}.large"] if value is not None]
@@ -81,7 +81,7 @@ def digests(services: ServiceAddresses, relay: Relay, size: int) -> list[str]:
 def test_a_message_above_a_brokers_limit_of_requests_is_waited_for_by_name(
     services: ServiceAddresses, database: str, source: Session, new_relay: NewRelay
 ) -> None:
-    """The broker hangs up on it, and says why in its own log alone."""
+    """The broker closes the connection, and gives the reason only in its own log."""
     size = 110_000_000
     execute(database, "create table large (id int primary key, number int, body text)")
     relay = new_relay("-C", "compression.type=none", "-C", f"message.max.bytes={size + (1 << 20)}")
@@ -152,7 +152,7 @@ def test_1600_columns(
 
 
 def wide_row(number: int) -> str:
-    """Return a row that has something in each column, and NULL here and there."""
+    """Return a row with a value in each column, and some NULLs."""
     drawn = (f"{number}::smallint", f"{number % 2 == 0}", f"'t{number}'", str(number * 100_000))
     values = ["null" if (n * number) % 7 == 0 else drawn[n % 4] for n in range(1, 1600)]
     return f"values ({number}, {', '.join(values)})"
@@ -162,7 +162,7 @@ def wide_row(number: int) -> str:
 
 
 def make_tables(source: Session, kind: str, *, rows: bool) -> None:
-    """Make tables with a row in each, in one transaction; their columns differ, so that schemas do."""
+    """Create tables with one row each, in one transaction; their columns differ, and so do their schemas."""
     source.run("begin")
     for number in range(TABLES):
         source.run(f"create table {kind}{number} (id int primary key, number int, of_{number} text)")
@@ -175,7 +175,7 @@ def make_tables(source: Session, kind: str, *, rows: bool) -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.usefixtures("cleaned")
 def test_many_tables(services: ServiceAddresses, database: str, source: Session, new_relay: NewRelay) -> None:
-    """A publication of all, their snapshot, one transaction with all, and one that makes as many again."""
+    """Relay all tables: their snapshot, one transaction over all, and one that creates as many more."""
     make_tables(source, "t", rows=True)
     relay = new_relay()
     source.publish_all(relay.name)
@@ -199,7 +199,7 @@ def test_many_tables(services: ServiceAddresses, database: str, source: Session,
 
 
 def told(relay: Relay, what: str, changes: int) -> None:
-    """Say how long the first message takes from here on, and the last."""
+    """Report the time until the first message from here on, and until the last one."""
     begun, first = time.monotonic(), 0.0
     before = changes - TABLES
     while True:
@@ -215,7 +215,7 @@ def told(relay: Relay, what: str, changes: int) -> None:
 
 
 def assert_each_table(services: ServiceAddresses, source: Session, relay: Relay) -> None:
-    """See that each topic is its table, and that each transaction has its rows in the order of the commit."""
+    """Check that each topic equals its table, and that the rows of each transaction are in commit order."""
     names = [f"{kind}{number}" for kind in "tu" for number in range(TABLES)]
     topics = [f"{relay.name}.{name}" for name in names]
     found = decoded_topics(services, topics)

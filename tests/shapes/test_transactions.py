@@ -1,7 +1,7 @@
 """Shapes of transactions: trees of savepoints, two-phase commit, many at once, and messages between rows.
 
-Of every change that was committed the topic has one record, of those taken back none, and all stand in the
-order of the commits. ``BWTUI_SHAPES_TREES=10000 BWTUI_SHAPES_OPEN=1000`` is the long run (``make shapes``);
+The topic has one record for every committed change, none for rolled-back ones, and all of them in commit
+order. ``BWTUI_SHAPES_TREES=10000 BWTUI_SHAPES_OPEN=1000`` is the long run (``make shapes``);
 ``BWTUI_SHAPES_SEED`` repeats one.
 """
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.services
 TREES = int(os.environ.get("BWTUI_SHAPES_TREES", "400"))
 OPEN = int(os.environ.get("BWTUI_SHAPES_OPEN", "60"))
 PLACE = DemoTable("public", "trees", ("id",))
-#: What the relay may have in memory whatever it reads.
+#: Maximum memory of the relay, whatever it reads.
 MEMORY_BYTES = 200 << 20
 PATIENCE = 600.0
 
@@ -38,7 +38,7 @@ NewRelay = Callable[..., Relay]
 
 @pytest.fixture
 def seed() -> int:
-    """What is drawn follows from it; it is printed, so that a run can be repeated."""
+    """Return the seed of all random choices; it is printed, so that a run can be repeated."""
     found = int(os.environ.get("BWTUI_SHAPES_SEED") or random.getrandbits(32))
     print(f"BWTUI_SHAPES_SEED={found}")
     return found
@@ -46,7 +46,7 @@ def seed() -> int:
 
 @pytest.fixture
 def database(roomy: SecondPostgres) -> Iterator[str]:
-    """A fresh database of the roomy server, with the table."""
+    """A fresh database of the server with many connections, with the table."""
     with session(roomy.dsn) as opened:
         opened.run("create database shapes")
     dsn = with_options(roomy.dsn.rsplit("/", 1)[0] + "/shapes", synchronous_commit="off")
@@ -60,7 +60,7 @@ def database(roomy: SecondPostgres) -> Iterator[str]:
 
 @pytest.fixture
 def relay(database: str, new_relay: NewRelay) -> Relay:
-    """A relay that streams; nothing was written yet."""
+    """A streaming relay, before any write."""
     made = new_relay()
     made.start()
     made.wait_streaming()
@@ -99,7 +99,7 @@ def test_savepoints_and_prepared_transactions(
         f" exception blocks, {forest.taken_back} changes taken back"
     )
     assert forest.taken_back > TREES
-    # All of it went through the server's disk, what was taken back too.
+    # All changes went through the server's disk, including those rolled back.
     assert relay.last_status().spill_bytes or MAJOR < SPILLS_AT_ONCE
 
 
@@ -118,7 +118,7 @@ def test_transactions_that_are_open_at_once(
         left = list(range(OPEN))
         number = 0
         while left:
-            # Now and then one of them commits, while all others go on.
+            # Now and then one of them commits while all others continue.
             at = rng.choice(left)
             if len(work[at]) >= 4 and rng.random() < 0.3:
                 left.remove(at)
@@ -140,7 +140,7 @@ def test_transactions_that_are_open_at_once(
 def test_messages_between_rows(
     services: ServiceAddresses, database: str, relay: Relay, writer: Session
 ) -> None:
-    """``pg_logical_emit_message`` writes WAL of any size; the stream has nothing of it for a relay."""
+    """``pg_logical_emit_message`` writes WAL of any size; none of it is in a relay's stream."""
     committed: list[list[Change]] = []
     emit = "select pg_logical_emit_message(%s, 'prefix', repeat('m', %s))"
     for number in range(1, 16):
@@ -156,7 +156,7 @@ def test_messages_between_rows(
         is_kept = number % 5 != 0
         writer.run("commit" if is_kept else "rollback")
         committed += [[Change(number, number), Change(number, number + 1000)]] if is_kept else []
-    # With nothing but messages the slot moves on all the same, so that their WAL can go.
+    # With nothing but messages the slot advances all the same, so that their WAL can be removed.
     before = relay.wait_caught_up().confirmed_lsn
     writer.run(emit, True, 16 << 20)
     wait_for("the slot passes the message", lambda: (relay.slot_lsn() or 0) >= before + (16 << 20))

@@ -1,4 +1,4 @@
-"""Random transactions with savepoints, exception blocks and two-phase commit, and what each leaves."""
+"""Random transactions with savepoints, exception blocks and two-phase commit, and their expected results."""
 
 import random
 from collections.abc import Iterable
@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 TABLE = "create table trees (id bigint primary key, number bigint not null, note text)"
-#: Rows that transactions change; most of them find each other's.
+#: Rows that transactions change; most transactions change the same ones.
 _KEYS = 60
-#: As many as one transaction takes for itself, beside the rows that it makes.
+#: Number of rows that each transaction reserves, in addition to the rows that it creates.
 _OWN = 10
 _DEEPEST = 6
 _PREPARED, _ROLLED_BACK, _LARGE = 0.2, 0.1, 0.02
@@ -17,7 +17,7 @@ _LARGE_STEPS = 150
 
 
 class Change(NamedTuple):
-    """One row's change: the number that stands in the row then; None: it was deleted."""
+    """A change of one row: its number after the change, or None for a deletion."""
 
     id: int
     number: int | None
@@ -25,18 +25,18 @@ class Change(NamedTuple):
 
 @dataclass(slots=True)
 class Work:
-    """A transaction as far as it is written: what it would leave if it were committed now."""
+    """The part of a transaction written so far: its effect if it were committed now."""
 
-    #: Its keys, and whether there is a row.
+    #: The transaction's keys, and whether each has a row.
     keys: dict[int, bool]
     changes: list[Change] = field(default_factory=list)
 
     def mark(self) -> tuple[dict[int, bool], int]:
-        """Return what `return_to` takes."""
+        """Return a mark for `return_to`."""
         return dict(self.keys), len(self.changes)
 
     def return_to(self, mark: tuple[dict[int, bool], int]) -> None:
-        """Take back everything since ``mark``."""
+        """Undo everything since ``mark``."""
         keys, length = mark
         self.keys = dict(keys)
         del self.changes[length:]
@@ -52,11 +52,11 @@ class Prepared:
 
 
 class Forest:
-    """Draws transactions one after the other, and keeps what must have been committed, in that order."""
+    """Draws transactions one after another, and records the expected committed changes in that order."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
-        #: The changes of each transaction that was committed and changed anything, in the order of commits.
+        #: The changes of each committed transaction that changed anything, in commit order.
         self.committed: list[list[Change]] = []
         self.savepoints = self.blocks = self.taken_back = 0
         self._pool: dict[int, bool] = dict.fromkeys(range(1, _KEYS + 1), False)
@@ -66,7 +66,10 @@ class Forest:
         self._names = 0
 
     def statements(self, transactions: int) -> Iterable[str]:
-        """Yield the SQL of so many transactions; each is to be run, whole, before the next is asked for."""
+        """Yield the SQL of ``transactions`` transactions.
+
+        Run each one completely before requesting the next.
+        """
         for _ in range(transactions):
             yield self._transaction()
             if self._prepared and self.rng.random() < 2 * _PREPARED:
@@ -106,14 +109,14 @@ class Forest:
     def _commit(self, work: Work) -> None:
         if work.changes:
             self.committed.append(work.changes)
-        # Rows that were deleted are forgotten, so that the table stays as small as it is.
+        # Deleted rows are forgotten, so that the table stays small.
         self._pool |= work.keys
         gone = [key for key, is_there in self._pool.items() if not is_there]
         for key in gone[: max(0, len(self._pool) - _KEYS)]:
             del self._pool[key]
 
     def _walk(self, work: Work) -> list[str]:
-        """Go through savepoints at random; a name stands for one savepoint alone."""
+        """Walk through savepoints at random; each name is used for one savepoint only."""
         rng = self.rng
         script: list[str] = []
         opened: list[tuple[str, tuple[dict[int, bool], int]]] = []
@@ -124,7 +127,7 @@ class Forest:
                 at = self._one_of(opened)
                 self._take_back(work, opened[at][1])
                 script.append(f"rollback to savepoint {opened[at][0]}")
-                # It stays, and can be returned to once more.
+                # The savepoint remains, and can be returned to once more.
                 del opened[at + 1 :]
             elif opened and not is_large and roll < 0.25:
                 at = self._one_of(opened)
@@ -145,7 +148,7 @@ class Forest:
         return max(0, len(opened) - 1 - int(self.rng.expovariate(0.7)))
 
     def _block(self, work: Work, depth: int) -> str:
-        """Return a block with a handler, which PostgreSQL runs as a subtransaction."""
+        """Return a block with an exception handler, which PostgreSQL runs as a subtransaction."""
         rng = self.rng
         self.blocks += 1
         mark = work.mark()

@@ -1,4 +1,4 @@
-"""Random faults, one after another, under writes; and what has become of all that was written."""
+"""Random faults, one after another, under writes; then all writes are accounted for."""
 
 import random
 import time
@@ -11,7 +11,7 @@ from tests.torture.histories import create_tables, histories
 from tests.torture.judging import Verdict
 from tests.torture.stand import Stand, drawn
 
-#: How many rows all writers change.
+#: Number of rows that all writers change.
 ROWS = 60
 _WAIT_SHARE = 0.6
 _SLOW_SHARE = 0.15
@@ -19,10 +19,10 @@ _SLOW_SHARE = 0.15
 
 @dataclass(slots=True)
 class Outcome:
-    """What is printed at the end."""
+    """The results of a campaign, printed at its end."""
 
     seed: int
-    #: Of each kind.
+    #: Number of faults of each kind.
     faults: Counter[str] = field(default_factory=Counter)
     rows: int = 0
     verdict: Verdict = field(default_factory=Verdict)
@@ -33,7 +33,7 @@ class Outcome:
     seconds: float = 0.0
 
     def summary(self) -> str:
-        """Return it in some lines."""
+        """Return the results in some lines."""
         verdict, times = self.verdict, sorted(self.recoveries)
         kinds = "\n".join(f"  {count:5d}  {kind}" for kind, count in sorted(self.faults.items()))
         by_itself = ", ".join(f"{count} with {code}" for code, count in sorted(self.ended.items())) or "never"
@@ -51,7 +51,7 @@ class Outcome:
 
 
 def sequence(seed: int, kinds: Sequence[Fault]) -> Iterator[tuple[Fault, random.Random]]:
-    """Yield faults without end, each with dice of its own: the same ones for the same seed."""
+    """Yield faults without end, each with its own random generator; the same ones for the same seed."""
     dice = random.Random(seed)
     weights = [fault.weight for fault in kinds]
     while True:
@@ -68,9 +68,9 @@ def tortured(
     rows: int = ROWS,
     told: bool = False,
 ) -> Outcome:
-    """Have ``faults`` happen until there are no more, or for ``seconds``; return what was found.
+    """Inject ``faults`` until there are no more, or for ``seconds``; return the outcome.
 
-    The test fails when the relay ends as it may not, or does not recover.
+    The test fails if the relay ends with an unexpected exit code, or does not recover.
     """
     outcome, begun = Outcome(seed), time.monotonic()
     create_tables(stand.database, rows)

@@ -1,4 +1,4 @@
-"""Fixtures: relays that end with their test."""
+"""Fixtures: relays that are closed at the end of their test."""
 
 from tests.faults.conftest import new_relay
 

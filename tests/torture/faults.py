@@ -1,4 +1,4 @@
-"""What may happen: each fault begins, lasts, and is over when its function returns."""
+"""Faults of a campaign: each function injects one fault and returns when the fault is over."""
 
 import contextlib
 import os
@@ -18,9 +18,9 @@ from tests.proxy import Way
 from tests.torture.stand import Stand, drawn
 from tests.waiting import eventually
 
-#: Kafka's request that ends a transaction.
+#: API key of Kafka's EndTxn request, which ends a transaction.
 _END_TXN = 26
-#: Effects that a relay which streams has again and again.
+#: Effects that a streaming relay has repeatedly.
 _STREAMED = ("send", "acknowledge", "state", "confirm")
 _RECORDED = ("record", "sync")
 _TRANSACTED = ("commit",)
@@ -31,12 +31,12 @@ Act = Callable[[Stand, random.Random], None]
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One kind of fault, and how often it is drawn, beside others."""
+    """One kind of fault, and its weight in the random choice."""
 
     kind: str
     act: Act
     weight: int = 4
-    #: It takes seconds, since a service has to start.
+    #: It takes seconds, because a service has to start.
     is_heavy: bool = False
 
 
@@ -50,7 +50,7 @@ def kill_relay(stand: Stand, dice: random.Random) -> None:
 
 
 def kill_twice(stand: Stand, dice: random.Random) -> None:
-    """SIGKILL, and again soon after the next start, at whatever it does then."""
+    """SIGKILL, and again soon after the next start, at a random moment."""
     stand.kill_relay()
     stand.start_relay()
     stand.last(drawn(dice, 0.3, 2))
@@ -58,21 +58,21 @@ def kill_twice(stand: Stand, dice: random.Random) -> None:
 
 
 def stop_relay(stand: Stand, dice: random.Random) -> None:
-    """SIGTERM, which ends it in order."""
+    """SIGTERM: a clean stop."""
     stand.relay.signal(signal.SIGTERM)
     code = stand.relay.wait_ended()
-    # It may just have begun, or have ended by itself.
+    # The relay may have just started, or have ended on its own.
     assert code in (0, 4, -signal.SIGTERM), f"a stop ended with {code}: {stand.relay.last_words()}"
     stand.start_relay()
 
 
 def suspend_relay(stand: Stand, dice: random.Random) -> None:
-    """SIGSTOP for a while, sometimes for longer than the relay takes for a stall."""
+    """SIGSTOP for a while, sometimes for longer than the relay's stall threshold."""
     stand.suspend(stand.relay.pid, 11 if dice.random() < 0.05 else drawn(dice, 0.1, 3))
 
 
 def hit_failpoint(stand: Stand, dice: random.Random) -> None:
-    """Start it so that it is killed, stops or fails at one of its effects."""
+    """Start the relay so that it is killed, stopped or made to fail at one of its effects."""
     effects = _STREAMED + ((_TRANSACTED + _ONCE) if stand.exactly_once else ())
     name = f"{dice.choice(('before', 'after'))}-{dice.choice(effects)}"
     action = dice.choices(failpoints.ACTIONS, (8, 1, 1))[0]
@@ -80,11 +80,11 @@ def hit_failpoint(stand: Stand, dice: random.Random) -> None:
     stand.kill_relay()
     stand.start_relay(f"{name}:{nth}:{action}")
     if action == "raise":
-        # A failure that it does not survive is told in order.
+        # A fatal failure must end the relay with its regular exit code.
         stand.expected |= {2}
         stand.last(1)
         return
-    # Some are not reached by so little: then it is killed elsewhere.
+    # A few writes do not reach every failpoint; the relay is then killed elsewhere.
     with contextlib.suppress(AssertionError):
         eventually(name, lambda: stand.relay.has_ended or _is_stopped(stand), 5)
         if action == "stop" and not stand.relay.has_ended:
@@ -100,7 +100,7 @@ def _is_stopped(stand: Stand) -> bool:
 
 
 def fill_disk(stand: Stand, dice: random.Random) -> None:
-    """No file of the relay's may grow: it ends before it confirms what it can't remember."""
+    """Forbid the relay's files to grow: it ends before it confirms a position that it can't store."""
     stand.expected |= {2}
     resource.prlimit(stand.relay.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
     with contextlib.suppress(AssertionError):
@@ -127,7 +127,7 @@ def suspend_walsender(stand: Stand, dice: random.Random) -> None:
 
 
 def kill_walsender(stand: Stand, dice: random.Random) -> None:
-    """SIGKILL of one session, after which PostgreSQL ends all, and recovers."""
+    """SIGKILL of one session, after which PostgreSQL ends all sessions and recovers."""
     stand.mark_taken_back()
     if (pid := stand.walsender()) is not None:
         with contextlib.suppress(ProcessLookupError):
@@ -158,7 +158,7 @@ def _of_a_broker(act: Callable[[str, Stand, random.Random], None]) -> Act:
 
 
 def _altered(act: Act) -> Act:
-    """Have a table altered first, so that its next row asks the registry."""
+    """Alter a table first, so that its next row needs a request to the registry."""
 
     def with_another_schema(stand: Stand, dice: random.Random) -> None:
         stand.alter(dice.choice(TABLES).full_name)
@@ -171,7 +171,7 @@ def _altered(act: Act) -> Act:
 
 
 def set_clock(stand: Stand, dice: random.Random) -> None:
-    """The wall clock is set, for all that runs on this machine, and back a little later."""
+    """Set the wall clock of the whole machine, and set it back a little later."""
     by = dice.choice((-1, 1)) * drawn(dice, 0.5, 120)
     before = _clock_ahead()
     _set_ahead(before + by)
@@ -186,37 +186,37 @@ def _clock_ahead() -> float:
 
 
 def _set_ahead(seconds: float) -> None:
-    """Set the wall clock to what the steady one says, and so many seconds. Raises PermissionError."""
+    """Set the wall clock to the monotonic clock plus ``seconds``. Raises PermissionError."""
     time.clock_settime(time.CLOCK_REALTIME, time.monotonic() + seconds)
 
 
-# -- the ways ------------------------------------------------------------------------------------------------
+# -- the proxies ---------------------------------------------------------------------------------------------
 
 
 def slow(way: Way, stand: Stand, dice: random.Random) -> None:
-    """Each piece takes longer."""
+    """Delay each piece of data."""
     way.delay = drawn(dice, 0.01, 0.2)
     stand.last(drawn(dice, 0.3, 3))
 
 
 def throttle(way: Way, stand: Stand, dice: random.Random) -> None:
-    """So many bytes a second, and no more."""
+    """Limit the number of bytes per second."""
     way.rate = dice.choice((20_000, 100_000, 500_000))
     stand.last(drawn(dice, 0.3, 3))
 
 
 def cut(way: Way, stand: Stand, dice: random.Random) -> None:
-    """Connections end in order."""
+    """Close the connections cleanly."""
     way.cut()
 
 
 def reset(way: Way, stand: Stand, dice: random.Random) -> None:
-    """Connections end at once, and what was on its way is lost."""
+    """Reset the connections; data in transit is lost."""
     way.reset()
 
 
 def half_open(way: Way, stand: Stand, dice: random.Random) -> None:
-    """Nothing is carried; then all of it, or the connections are reset."""
+    """Hold all data; then forward it, or reset the connections."""
     way.is_half_open = True
     stand.last(drawn(dice, 0.2, 4))
     if dice.random() < 0.5:
@@ -225,7 +225,7 @@ def half_open(way: Way, stand: Stand, dice: random.Random) -> None:
 
 
 def shut(way: Way, stand: Stand, dice: random.Random) -> None:
-    """Connections are reset, and nobody is let in for a while."""
+    """Reset the connections, and accept no new ones for a while."""
     way.is_shut = True
     way.reset()
     stand.last(drawn(dice, 0.2, 3))
@@ -233,7 +233,7 @@ def shut(way: Way, stand: Stand, dice: random.Random) -> None:
 
 
 def deafen(way: Way, stand: Stand, dice: random.Random) -> None:
-    """What is asked arrives, and what is answered is lost; then the connections are reset."""
+    """Forward requests and drop the answers; then reset the connections."""
     way.is_deaf = True
     stand.last(drawn(dice, 0.05, 1))
     way.reset()
@@ -241,21 +241,21 @@ def deafen(way: Way, stand: Stand, dice: random.Random) -> None:
 
 
 def spoil_answer(way: Way, stand: Stand, dice: random.Random) -> None:
-    """One answer is no answer any more, which the protocol notices."""
+    """Corrupt one answer, so that the client detects a protocol error."""
     way.spoil_answer = True
     stand.last(drawn(dice, 0.1, 1))
     way.spoil_answer = False
 
 
 def spoil_request(way: Way, stand: Stand, dice: random.Random) -> None:
-    """One bit of a batch of records is another, which its checksum tells."""
+    """Flip one bit in a batch of records; its checksum detects that."""
     way.spoil_request = True
     stand.last(drawn(dice, 0.1, 1))
     way.spoil_request = False
 
 
 def kill_behind(way: Way, stand: Stand, dice: random.Random) -> None:
-    """The relay is killed while the other end does not answer."""
+    """Kill the relay while the other end does not answer."""
     way.is_half_open = True
     stand.last(dice.uniform(0.05, 2.5))
     stand.end_relay()
@@ -266,9 +266,9 @@ def kill_behind(way: Way, stand: Stand, dice: random.Random) -> None:
 
 
 def carry_late(stand: Stand, dice: random.Random) -> None:
-    """The end of a Kafka transaction is still on its way when its relay is killed, and another has begun.
+    """Kill the relay while the end of its Kafka transaction is in transit, after another relay has begun.
 
-    With --exactly-once only: without transactions nothing tells a broker that what comes is older.
+    With --exactly-once only: without transactions a broker can't tell that the late data is older.
     """
     ways = stand.broker_ways
     for way in ways:
@@ -288,10 +288,10 @@ def carry_late(stand: Stand, dice: random.Random) -> None:
 
 
 def take_over(stand: Stand, dice: random.Random) -> None:
-    """The relay sleeps, another one goes on in its place, and the first wakes with what it has read.
+    """Suspend the relay, let another one take over, and wake the first with the rows that it has read.
 
-    It does not learn that its session is over, and slept for less than it takes for a suspension: Kafka has
-    to fence it. So with --exactly-once only.
+    The first relay does not learn that its session has ended, and it was suspended too briefly to notice:
+    Kafka has to fence it. So with --exactly-once only.
     """
     first, way = stand.relay, stand.postgres_way
     first.signal(signal.SIGSTOP)
@@ -350,7 +350,7 @@ FAILPOINT = Fault("relay at a failpoint", hit_failpoint, 16)
 FULL = Fault("no room for the relay's files", fill_disk, 2)
 SUSPENDED = Fault("relay suspended", suspend_relay, 4)
 LATE = Fault("a commit comes late", carry_late, 6)
-#: Only where it is asked for: whatever else runs on the machine is told another time as well.
+#: Only on request, because the new time applies to everything else on the machine.
 CLOCK = Fault("the clock is set", set_clock, 8)
 TAKEN_OVER = Fault("another relay takes over", take_over, 4)
 

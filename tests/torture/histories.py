@@ -1,8 +1,9 @@
-"""Writers that keep a history: every transaction with its keys, their versions, and whether it is committed.
+"""Writers that keep a history: every transaction with its keys, their versions, and whether it committed.
 
-Each change of a key takes the key's next version, in a table of its own and under the lock on that row: so
-the versions of a key are its commit order, whatever clocks and LSNs say, and none is left out. The table of
-versions is relayed as well: what its topic lacks is lost, and what stands there twice was sent twice.
+Each change of a key takes the key's next version, from a separate table and under the lock on its row there.
+The versions of a key are therefore its commit order, whatever clocks and LSNs say, and no version is skipped.
+The table of versions is relayed as well: a version missing in its topic was lost, and a repeated one was sent
+twice.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,34 +22,34 @@ from tests.faults.writer import TABLES, TAKEN_BACK, Writer
 
 VERSIONS = DemoTable("public", "versions", ("name", "id"))
 EVERY = (*TABLES, VERSIONS)
-#: Ids of rows that one writer alone makes, behind those that all change.
+#: Ids of rows that only one writer creates, above those that all writers change.
 _OWN = 1_000_000
 _LARGE = 150
 _TAKE = """insert into versions as v values (%s, %s, 1, %s)
  on conflict (name, id) do update set number = v.number + 1, tx = excluded.tx returning number"""
 
-#: A table's name and an id.
+#: Table name and id.
 Key = tuple[str, int]
-#: What has become of a row; "touch": it has kept its note, of which the stream says nothing if it is large.
+#: Kind of change; "touch" keeps the row's note, which the stream omits if it is large.
 Kind = Literal["row", "touch", "deletion"]
 Change = tuple[Key, int, Kind]
 
 
 @dataclass(slots=True)
 class Transaction:
-    """One transaction whose COMMIT was sent."""
+    """A transaction whose COMMIT was sent."""
 
     number: int
-    #: The version that each key has got, and with what.
+    #: The new version of each changed key, and the kind of change.
     changes: list[Change]
-    #: PostgreSQL said that it is committed; else nobody knows but the tables.
+    #: PostgreSQL reported the commit; otherwise only the tables show it.
     is_known: bool = False
-    #: Its commit lies before this place in the WAL; 0: not known.
+    #: The commit lies before this position in the WAL; 0 if unknown.
     before: int = 0
 
 
 def create_tables(database: str, rows: int) -> None:
-    """Make the tables, two of which hold the ids 1 to ``rows``."""
+    """Create the tables, two of which hold the ids 1 to ``rows``."""
     writer.create_tables(database, rows)
     with closing(psycopg2.connect(database)) as connection, connection, connection.cursor() as cursor:
         cursor.execute(
@@ -58,10 +59,10 @@ def create_tables(database: str, rows: int) -> None:
 
 
 class Historian(Writer):
-    """One writer among several, which change the same rows."""
+    """One of several writers, which change the same rows."""
 
     def __init__(self, database: str, rows: int, number: int, seed: int, pause: float) -> None:
-        """``number`` is its own; it waits for ``pause`` seconds after each transaction."""
+        """``number`` identifies the writer; it waits for ``pause`` seconds after each transaction."""
         super().__init__(database, rows, seed)
         self.transactions: list[Transaction] = []
         self._own = number * _OWN
@@ -69,7 +70,7 @@ class Historian(Writer):
         self._pause = pause
 
     def _look(self, connection: Connection) -> None:
-        """Nothing need be known of what is there."""
+        """Do nothing: this writer needs no knowledge of the existing rows."""
 
     def _transaction(self, connection: Connection) -> None:
         dice = self._random
@@ -82,7 +83,7 @@ class Historian(Writer):
             ((end,),) = cursor.fetchall()
             if self.transactions:
                 self.transactions[-1].before = parse_lsn(end)
-            # In the same order as others do, or they would wait for each other.
+            # All writers use the same order, or they would block each other.
             for key in sorted(keys):
                 done.changes += self._change(cursor, key, done.number)
             if self._draw(0.1):
@@ -96,7 +97,7 @@ class Historian(Writer):
         self._stop.wait(self._pause)
 
     def _change(self, cursor: Cursor, key: Key, tx: int, note: str = "") -> Iterator[Change]:
-        """Change the row in some way that is possible, and yield what became of which keys."""
+        """Make a random possible change of the row, and yield the keys with the kind of their change."""
         (table, id), dice = key, self._random
         version = _next(cursor, key, tx)
         text = note or f"{table}/{id}/{version}/{dice.randbytes(dice.choice((4, 4, 4, 4, 3_000))).hex()}"
@@ -109,7 +110,7 @@ class Historian(Writer):
         if operation == "update":
             cursor.execute(f"update {table} set number = %s, note = %s where id = %s", [version, text, id])
         elif operation == "touch":
-            # A large note stays where it is, and the stream says no more of it.
+            # A large note is kept, and the stream no longer contains it.
             cursor.execute(f"update {table} set number = %s where id = %s", [version, id])
         elif operation == "delete":
             cursor.execute(f"delete from {table} where id = %s", [id])
@@ -126,7 +127,7 @@ class Historian(Writer):
         yield key, version, kinds.get(operation, "deletion")
 
     def _take_back(self, cursor: Cursor, tx: int) -> None:
-        """Change rows of its own, and roll that back."""
+        """Change rows of the writer's own, and roll back."""
         cursor.execute("savepoint s")
         for _ in range(3):
             self._next += 1
@@ -164,11 +165,11 @@ class Histories:
             yield from one.transactions
 
     def count(self) -> int:
-        """Return how many rows were written, as far as is known."""
+        """Return the number of rows known to be written."""
         return sum(len(one.changes) for one in self.transactions() if one.is_known)
 
 
 def histories(database: str, rows: int, seed: int, writers: int = 3, pause: float = 0.01) -> Histories:
-    """Return so many writers."""
+    """Return ``writers`` writers."""
     made = [Historian(database, rows, number, seed + number, pause) for number in range(1, writers + 1)]
     return Histories(made)

@@ -1,7 +1,8 @@
-"""What topics say against what was written: what is lost, what is out of order, and what came again.
+"""Compare topics with the writes: which changes are lost, out of order, or repeated.
 
-The versions of a key go up by one. A relay that starts again sends again what was not acknowledged, whole and
-in order: so a version may be followed by its next one, or by one that was there before, and by nothing else.
+The versions of a key go up by one. A restarted relay sends unacknowledged changes again, complete and in
+order. A version may therefore be followed by its next one, or by one that was there before, and by nothing
+else.
 """
 
 from bisect import bisect_right
@@ -25,7 +26,7 @@ class _Seen:
     """One key in one topic, so far."""
 
     partition: int
-    #: The version that came last, the highest, and those below it that did not come.
+    #: The latest version, the highest one, and the missing versions below it.
     last: int
     top: int
     missing: set[int] = field(default_factory=set)
@@ -35,29 +36,29 @@ class _Seen:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What a slot was confirmed to, and where the partitions of the versions' topic ended then."""
+    """The confirmed LSN of a slot, and the end offsets of the versions' topic after that."""
 
     lsn: int
     ends: dict[int, int]
-    #: PostgreSQL may have taken the slot back to ``lsn``: what was confirmed behind it counts for nothing.
+    #: PostgreSQL may have reset the slot to ``lsn``: positions confirmed after it do not count.
     taken_back: bool = False
 
 
 @dataclass(slots=True)
 class Verdict:
-    """How it is; every list holds sentences."""
+    """The result of the comparison; every list holds sentences."""
 
     messages: int = 0
     repeats: int = 0
     lost: list[str] = field(default_factory=list)
     disordered: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
-    #: Changes that came again though PostgreSQL had been told that they are durable.
+    #: Changes that were repeated although they had been confirmed to PostgreSQL as durable.
     confirmed_repeats: list[str] = field(default_factory=list)
     torn: list[str] = field(default_factory=list)
 
     def problems(self, *, exactly_once: bool) -> str:
-        """Return what must not be, in some lines; empty: nothing."""
+        """Return the violations in some lines; empty if there are none."""
         found = {
             "lost": self.lost,
             "out of order": self.disordered,
@@ -72,7 +73,7 @@ class Verdict:
 
 
 class Judge:
-    """Takes what topics hold, record by record, and compares it with tables and histories at the end."""
+    """Collects the records of topics, and compares them with tables and histories at the end."""
 
     def __init__(self, prefix: str, *, since_start: bool = True) -> None:
         """``since_start``: the relay streamed before the first change was written, so none may be missing."""
@@ -81,29 +82,29 @@ class Judge:
         self._since_start = since_start
         self._versions: dict[Key, _Seen] = {}
         self._rows: dict[Key, _Seen] = {}
-        #: Which version came again, and where.
+        #: The repeated versions, and their places.
         self._again: list[tuple[Key, int, int, int]] = []
-        #: Versions that are not in a table's topic, between two that are: each must be one that has no row.
+        #: Versions missing in a table's topic between two that are there; each must be one without a row.
         self._gaps: list[tuple[Key, int, int]] = []
-        #: Rows with a note of a later version: --toast fetch brings a large one as it is now.
+        #: Rows with a note of a later version: --toast fetch reads the current value of a large note.
         self._ahead: list[tuple[Key, int, int]] = []
-        #: By transaction, how many of its changes came.
+        #: The number of changes seen, by transaction.
         self.by_transaction: Counter[int] = Counter()
-        #: In the order of time.
+        #: In chronological order.
         self.marks: list[Mark] = []
 
     @property
     def topics(self) -> list[str]:
-        """The topics to be read."""
+        """Return the topics to read."""
         return list(self._names)
 
     @property
     def versions_topic(self) -> str:
-        """The topic of versions."""
+        """Return the topic of versions."""
         return next(name for name, table in self._names.items() if table is VERSIONS)
 
     def take(self, records: Iterable[Record]) -> None:
-        """Take what was read."""
+        """Take a record."""
         for record in records:
             self.verdict.messages += 1
             table = self._names[record.topic]
@@ -161,12 +162,12 @@ class Judge:
             self.verdict.disordered.append(f"{key} is in partitions {seen.partition} and {record.partition}")
 
     def torn(self, transactions: Iterable[Transaction]) -> set[int]:
-        """Return the transactions of which some changes came, and not all."""
+        """Return the transactions of which some changes are there, but not all."""
         sizes = {one.number: len(one.changes) for one in transactions}
         return {tx for tx, came in self.by_transaction.items() if 0 < came < sizes.get(tx, 0)}
 
     def end(self, database: str, transactions: Iterable[Transaction]) -> Verdict:
-        """Compare with the tables, to which nobody writes any more."""
+        """Compare with the tables, which no writer changes any more."""
         history = list(transactions)
         with closing(psycopg2.connect(database)) as connection, connection.cursor() as cursor:
             cursor.execute("select name, id, number from versions")
@@ -183,7 +184,7 @@ class Judge:
         return self.verdict
 
     def _complete(self, key: Key, version: int) -> None:
-        """See that all versions of a key are there, up to the one that the table has."""
+        """Check that all versions of a key are there, up to the one in the table."""
         seen, lost = self._versions.get(key), self.verdict.lost
         if seen is None:
             lost.append(f"{key}: all of {version} versions")
@@ -207,7 +208,7 @@ class Judge:
         self.verdict.lost += [f"the deletion of {table} {id}" for id in latest]
 
     def _check_history(self, history: list[Transaction], versions: dict[Key, int]) -> None:
-        # With --toast fetch a row whose large note is nowhere any more is left out: its deletion follows.
+        # With --toast fetch a row whose large note no longer exists is left out: its deletion follows.
         absent: dict[Key, set[int]] = {}
         touched: set[tuple[Key, int]] = set()
         tombstones = Counter[Key]()
@@ -236,13 +237,13 @@ class Judge:
                 self.verdict.lost.append(f"a deletion of {key}")
 
     def _check_repeats(self, history: list[Transaction]) -> None:
-        """See that nothing came again of which PostgreSQL had been told that it is durable."""
+        """Check that no change was repeated after it had been confirmed to PostgreSQL as durable."""
         commits = {(key, version): one.before for one in history for key, version, _ in one.changes}
         highest, ends = 0, dict[int, list[tuple[int, int]]]()
         for mark in self.marks:
             highest = (min if mark.taken_back else max)(highest, mark.lsn)
             for partition, end in mark.ends.items():
-                # A broker never takes back an end, whatever it says.
+                # The end offset of a partition never decreases, whatever a broker reports.
                 known = ends.setdefault(partition, [])
                 known.append((max(end, known[-1][0]) if known else end, highest))
         for key, version, partition, offset in self._again:

@@ -1,4 +1,4 @@
-"""The stand of a campaign: one relay, the services behind ways on which things happen, and looks at them."""
+"""The stand of a campaign: one relay, the services behind fault-injecting proxies, and the checks."""
 
 import contextlib
 import os
@@ -29,19 +29,19 @@ from tests.torture.judging import Judge, Mark
 from tests.torture.topics import Topics
 from tests.waiting import eventually
 
-#: Not asked for, since PostgreSQL's answers could not be told apart.
+#: No encryption, because the proxy could not distinguish PostgreSQL's answers.
 _PLAIN = "sslmode=disable&gssencmode=disable"
 _RECOVERY_SECONDS = 120.0
-#: A relay that can't begin because a service is away says so and ends; whoever runs it starts it again.
+#: A relay that can't start while a service is unavailable ends with this code, and its operator restarts it.
 _MAY_END = frozenset({4})
 _TORN_SECONDS = 30.0
 
-#: How the relay is made: by services, database, folder, name and its options.
+#: Creates the relay from services, database, folder, name and its options.
 Make = Callable[..., Relay]
 
 
 class Stand:
-    """What faults act upon."""
+    """The target of the faults."""
 
     def __init__(
         self,
@@ -53,7 +53,10 @@ class Stand:
         *,
         exactly_once: bool,
     ) -> None:
-        """``services`` and ``database`` are without detours; relays by name go by the ways that follow."""
+        """``services`` and ``database`` are the direct addresses.
+
+        Relays connect through the proxies that follow.
+        """
         self.sandbox = sandbox
         self.services = services
         self.database = database
@@ -69,25 +72,25 @@ class Stand:
         self.topics = Topics(services, self.judge.topics)
         self._versions = Topics(services, [self.judge.versions_topic])
         self.histories: Histories | None = None
-        #: What the relay may end with just now, besides what it ever may.
+        #: Exit codes of the relay that are expected at the moment, in addition to those always allowed.
         self.expected: set[int] = set()
-        #: How often it ended by itself, by exit code, and how long each recovery took.
+        #: How often the relay ended on its own, by exit code, and how long each recovery took.
         self.ended: Counter[int] = Counter()
         self.recoveries: list[float] = []
         self.torn_looks = 0
-        #: How often the relay was ended with SIGKILL.
+        #: Number of SIGKILLs of the relay.
         self.kills = 0
         self._columns = 0
         self._of_slot = f"from pg_replication_slots where slot_name = '{relay.name}'"
 
     @property
     def ways(self) -> list[Way]:
-        """All ways."""
+        """Return all proxies."""
         return [self.postgres_way, *self.broker_ways, self.registry_way]
 
     @property
     def brokers(self) -> list[str]:
-        """The names of the brokers' services."""
+        """Return the names of the brokers' services."""
         status = self.sandbox.status()
         assert status is not None
         return [name for name in status.services if name.startswith("kafka")]
@@ -100,10 +103,10 @@ class Stand:
         assert found is not None
         return found
 
-    # -- what faults do ------------------------------------------------------------------------------------
+    # -- used by faults --------------------------------------------------------------------------------------
 
     def crash(self, service: str, number: signal.Signals = signal.SIGKILL) -> None:
-        """End a service with a signal, and start it again once it is gone."""
+        """End a service with a signal, and restart it once it is gone."""
         if service == "postgres":
             self.mark_taken_back()
         os.kill(self.pid(service), number)
@@ -116,9 +119,10 @@ class Stand:
         self.sandbox.start_service(service)  # type: ignore[arg-type]
 
     def restart(self, service: str) -> None:
-        """Stop a service in order, and start it again.
+        """Stop a service cleanly, and start it again.
 
-        Before version 17 PostgreSQL writes down no slot then; nor does one that is killed, being too slow.
+        Before version 17 PostgreSQL does not save its slots then; a server that is killed because it stops
+        too slowly does not save them either.
         """
         data, version = Path(self._setting("data_directory")), int(self._setting("server_version_num"))
         self.sandbox.stop_service(service)  # type: ignore[arg-type]
@@ -127,7 +131,7 @@ class Stand:
         self.sandbox.start_service(service)  # type: ignore[arg-type]
 
     def suspend(self, pid: int, seconds: float) -> None:
-        """Have a process do nothing for a while."""
+        """Suspend a process for a while."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGSTOP)
         try:
@@ -137,11 +141,11 @@ class Stand:
                 os.kill(pid, signal.SIGCONT)
 
     def last(self, seconds: float) -> None:
-        """Let a fault last: its length is part of it."""
+        """Let a fault last; the duration is part of the fault."""
         threading.Event().wait(seconds)
 
     def ask(self, sql: str, *, answers: bool = True) -> list[tuple[Any, ...]]:
-        """Return the rows of a statement, if it has an answer; none while PostgreSQL does not answer."""
+        """Return the rows of a statement, if it has a result; none while PostgreSQL does not answer."""
         try:
             with closing(psycopg2.connect(self.database, connect_timeout=5)) as connection:
                 connection.autocommit = True
@@ -152,12 +156,12 @@ class Stand:
             return []
 
     def walsender(self) -> int | None:
-        """Return the process that sends the relay's stream."""
+        """Return the walsender of the relay."""
         rows = self.ask(f"select active_pid {self._of_slot}")
         return rows[0][0] if rows else None
 
     def confirmed(self) -> int:
-        """Return what the slot is confirmed to; 0 while that can't be asked."""
+        """Return the slot's confirmed LSN; 0 while PostgreSQL does not answer."""
         rows = self.ask(f"select confirmed_flush_lsn::text {self._of_slot}")
         return parse_lsn(rows[0][0]) if rows else 0
 
@@ -166,51 +170,51 @@ class Stand:
         return str(value)
 
     def alter(self, table: str) -> None:
-        """Give a table one more column."""
+        """Add a column to a table."""
         self._columns += 1
         self.ask(f"alter table {table} add column more_{self._columns} text", answers=False)
 
     # -- the relay -----------------------------------------------------------------------------------------
 
     def kill_relay(self) -> None:
-        """End it with SIGKILL, with all that is on its way, and see what it has left."""
+        """Kill the relay with SIGKILL, drop its data in transit, and check what it leaves."""
         self.end_relay()
         self.bury()
 
     def end_relay(self) -> None:
-        """End it with SIGKILL, unless it has ended already."""
+        """Kill the relay with SIGKILL, unless it has ended already."""
         self.relay.signal(signal.SIGKILL)
         self.kills += self.relay.wait_ended() == -signal.SIGKILL
 
     def bury(self) -> None:
-        """See to what a relay that has ended leaves: connections, and a transaction of Kafka's."""
+        """Handle the remains of a relay that has ended: its connections, and its Kafka transaction."""
         for way in self.ways:
-            # A network carries on what a dead process has sent, within moments and not seconds.
+            # A network delivers data of a dead process within moments, not seconds.
             way.reset()
         eventually("the slot's release", lambda: self.ask("select 1") and self.walsender() is None)
         if self.exactly_once:
             self.look_for_torn()
 
     def start_relay(self, failpoint: str = "") -> None:
-        """Start it again."""
+        """Restart the relay."""
         self.relay.start(failpoint=failpoint)
 
     def another_relay(self) -> Relay:
-        """Start another relay of the same slot, as on another host, which knows nothing of the first.
+        """Start another relay of the same slot, as on another host, which has no state of the first.
 
-        It is the one that faults act upon from now on; the first is returned.
+        Faults act on the new relay from now on; the first is returned.
         """
         first = self.relay
         self._hosts += 1
         os.environ["BWTUI_STATE_HOME"] = str(self._folder / f"host {self._hosts}")
         self.relay = self._make(f"{first.name}_{self._hosts}")
-        # Only its output has a name of its own.
+        # Only its output file has its own name.
         self.relay.name = first.name
         self.relay.start()
         return first
 
     def is_read(self) -> bool:
-        """Whether the slot is read."""
+        """Return whether the slot is read."""
         return bool(
             self.ask(
                 "select 1 from pg_replication_slots join pg_stat_replication on pid = active_pid"
@@ -219,7 +223,7 @@ class Stand:
         )
 
     def see_to_relay(self) -> None:
-        """Start it again if it has ended as it may; the test fails when it may not."""
+        """Restart the relay if it has ended as allowed; fail the test otherwise."""
         if not self.relay.has_ended:
             return
         code = self.relay.wait_ended()
@@ -228,7 +232,7 @@ class Stand:
         self.relay.start()
 
     def look_for_torn(self) -> None:
-        """See that each transaction of PostgreSQL is there for read_committed in whole, or not at all.
+        """Check that read_committed sees each transaction of PostgreSQL completely, or not at all.
 
         Only while no relay runs: the markers that make a Kafka transaction visible are written one by one.
         """
@@ -245,18 +249,18 @@ class Stand:
     # -- recovering ----------------------------------------------------------------------------------------
 
     def calm(self) -> None:
-        """Let every way be like any other."""
+        """Reset every proxy to normal operation."""
         for way in self.ways:
             way.calm()
 
     def recover(self, seconds: float = _RECOVERY_SECONDS) -> None:
-        """Wait until all that is committed by now is confirmed, and note how long that took."""
+        """Wait until everything committed so far is confirmed, and record the duration."""
         begun = time.monotonic()
         target = eventually("PostgreSQL answers", self._committed)
 
         def has_recovered() -> bool:
             self.see_to_relay()
-            # Each look is a session of PostgreSQL's, which costs more than all that the relay does meanwhile.
+            # Each poll opens a PostgreSQL session, which costs more than all that the relay does meanwhile.
             self.last(0.1)
             return self.confirmed() >= target
 
@@ -274,20 +278,20 @@ class Stand:
             return None
 
     def mark(self) -> None:
-        """Note what is confirmed, and then where the topic ends.
+        """Record the confirmed position, and then the end of the topic.
 
-        Only where all is well: a broker that was started again may say for a while that it ends earlier.
+        Only while all is well: a restarted broker may report an earlier end for a while.
         """
         confirmed = self.confirmed()
         self.judge.marks.append(Mark(confirmed, self._ends()))
 
     def mark_taken_back(self, data: Path | None = None) -> None:
-        """Expect that PostgreSQL ends, or has, and that its slot stands where it was last written to disk.
+        """Expect that PostgreSQL ends, or has ended, and its slot returns to the position saved to disk.
 
-        ``data``: the data directory of one that can't be asked any more.
+        ``data``: the data directory of a server that does not answer any more.
         """
         saved = saved_lsn(data or Path(self._setting("data_directory")), self.relay.name)
-        # Without this mark all that comes again would be taken for a fault.
+        # Without this mark every repetition would count as a fault.
         ends = eventually("Kafka says where the topic ends", self._ends)
         self.judge.marks.append(Mark(saved, ends, taken_back=True))
 
@@ -307,9 +311,9 @@ def standing(
     make: Make = Relay,
     records: bool = False,
 ) -> Iterator[Stand]:
-    """Put up the stand for the block; ``args`` are the relay's further options.
+    """Run a campaign's stand during the block; ``args`` are further options of the relay.
 
-    A relay that ``records`` does so in a folder of its own: another host has another disk.
+    A relay with ``records`` records into a separate folder: a different host has a different disk.
     """
     with ExitStack() as stack:
         postgres, registry = urlsplit(database), urlsplit(services.schema_registry)
@@ -341,5 +345,5 @@ def _address(netloc: str) -> str:
 
 
 def drawn(dice: random.Random, least: float, most: float) -> float:
-    """Return a length of time, more often a short one."""
+    """Return a duration, more often a short one."""
     return float(least + (most - least) * dice.random() ** 2)

@@ -1,7 +1,7 @@
-"""Several campaigns added up: each appends a line to the file that BWTUI_TORTURE_SUMS names.
+"""Totals of several campaigns: each appends a line to the file that BWTUI_TORTURE_SUMS names.
 
-``make torture SUMS=sums.jsonl SEED=7``, again with other seeds and versions; each run says what all runs so
-far come to. A run that ends on a failure of its own, before anything is judged, leaves no line.
+Run ``make torture SUMS=sums.jsonl SEED=7`` repeatedly with different seeds and versions; each run prints the
+totals of all runs so far. A run that fails before its result is judged leaves no line.
 """
 
 import json
@@ -41,7 +41,7 @@ class _Sum:
 
 
 def keep(path: Path, setting: str, outcome: Outcome) -> None:
-    """Append the line of one run; ``setting`` says over what it ran."""
+    """Append the line of one run; ``setting`` describes its configuration."""
     verdict = outcome.verdict
     counts = (
         outcome.kills, outcome.rows, verdict.messages, verdict.repeats, len(verdict.confirmed_repeats),
@@ -59,7 +59,7 @@ def keep(path: Path, setting: str, outcome: Outcome) -> None:
 
 
 def added_up(lines: Iterable[str]) -> str:
-    """Return a line for each setting, and one for all."""
+    """Return a line for each setting, and one for the total."""
     by_setting, every = defaultdict[str, _Sum](_Sum), _Sum()
     for text in lines:
         line = json.loads(text)

@@ -1,4 +1,4 @@
-"""Right before and right after each effect of the relay it is killed: nothing is lost."""
+"""The relay is killed right before and right after each of its effects: nothing is lost."""
 
 import contextlib
 import signal
@@ -17,12 +17,12 @@ from tests.torture.judging import Judge
 from tests.torture.topics import Topics
 
 ROWS = 20
-#: What happens once at a start, what happens again and again, at a stop, and when somebody asks for rows.
+#: Effects at a start, repeated effects, effects at a stop, and effects of a backfill request.
 FIRST = ("publication", "topic", "schema", "copy", "slot")
 AGAIN = ("send", "acknowledge", "state", "confirm", "record", "sync")
 LAST, ASKED = ("finish",), ("progress",)
 ONCE = ("fence", "commit")
-#: Killed there in tests/faults: `test_heal_cases` and `test_promotion`.
+#: Tested elsewhere in tests/faults: `test_heal_cases` and `test_promotion`.
 HEALING = ("heal",)
 
 NewRelay = Callable[..., Relay]
@@ -34,10 +34,10 @@ def test_there_is_none_that_nothing_hits() -> None:
 
 
 def kill_at(relay: Relay, side: str, effect: str, provoke: Callable[[], object] | None = None) -> None:
-    """Start the relay, and see that it is killed at the failpoint."""
+    """Start the relay, and check that it is killed at the failpoint."""
     relay.start(failpoint=f"{side}-{effect}:kill")
     if provoke is not None:
-        # It may pass there before it streams: a recording that was torn is finished at the start.
+        # It may pass the failpoint before it streams: a torn recording is finished at the start.
         with contextlib.suppress(AssertionError):
             relay.wait_streaming()
             provoke()
@@ -93,7 +93,7 @@ def test_a_kill_at_each_effect_exactly_once(
 ) -> None:
     relay = new_relay("--exactly-once")
     create_tables(database, ROWS)
-    # Of the snapshot.
+    # Effects of the snapshot.
     for effect in ONCE:
         kill_at(relay, side, effect)
     relay.start()
@@ -136,7 +136,7 @@ def end(
     *,
     exactly_once: bool = False,
 ) -> None:
-    """Let the relay catch up, and see what has become of all that was written."""
+    """Let the relay catch up, and judge all writes."""
     relay.wait_caught_up()
     relay.stop()
     judge.take(Topics(services, judge.topics).read())

@@ -1,4 +1,4 @@
-"""What several campaigns come to."""
+"""Totals of several campaigns."""
 
 from collections import Counter
 from pathlib import Path

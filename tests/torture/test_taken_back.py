@@ -1,4 +1,4 @@
-"""Where a slot stands when PostgreSQL is started again: what the judge of the random faults excuses."""
+"""The position of a slot after a restart of PostgreSQL, which the judge of the random faults excuses."""
 
 import signal
 from contextlib import closing
@@ -20,7 +20,7 @@ _OTHERS = [pytest.param(major, marks=pytest.mark.long) for major in (14, 16, 18)
 
 @pytest.mark.parametrize("major", [MAJOR, *_OTHERS])
 def test_a_slot_is_taken_back_to_what_is_on_disk(major: int, request: pytest.FixtureRequest) -> None:
-    """By a crash; before PostgreSQL 17 by an orderly end as well. A checkpoint does not help."""
+    """A crash resets the slot; before PostgreSQL 17 a clean stop does too. A checkpoint does not help."""
     server = SecondPostgres(major)
     request.addfinalizer(server.remove)
     server.start(wal_level="logical")
@@ -42,7 +42,7 @@ def test_a_slot_is_taken_back_to_what_is_on_disk(major: int, request: pytest.Fix
 
 
 def confirm_more(server: SecondPostgres) -> tuple[int, int]:
-    """Confirm what is not on disk then; return to where the slot is confirmed, and what the disk has."""
+    """Confirm a position that is not saved to disk; return the confirmed position and the saved one."""
     with closing(psycopg2.connect(server.dsn, connection_factory=LogicalReplicationConnection)) as connection:
         stream: Any = connection.cursor()
         stream.start_replication("kept", options={"proto_version": "1", "publication_names": "everything"})
@@ -55,7 +55,8 @@ def confirm_more(server: SecondPostgres) -> tuple[int, int]:
 
 
 def _is_ahead(server: SecondPostgres, writer: Session, stream: Any) -> bool:
-    # A confirmation can come together with a newer restart_lsn, and is written down then: hence once more.
+    # A confirmation that arrives together with a newer restart_lsn is saved to disk at once, so confirm once
+    # more.
     writer.run("insert into kept values (1)")
     end = writer.wal_end()
     stream.send_feedback(flush_lsn=end, force=True)
@@ -64,5 +65,5 @@ def _is_ahead(server: SecondPostgres, writer: Session, stream: Any) -> bool:
 
 
 def stands_at(opened: Session) -> int:
-    """Return what the slot is confirmed to."""
+    """Return the slot's confirmed LSN."""
     return parse_lsn(opened.value("select confirmed_flush_lsn::text from pg_replication_slots"))

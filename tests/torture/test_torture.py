@@ -1,7 +1,7 @@
-"""Random faults on all that a relay has to do with: nothing is lost, and every key is in order.
+"""Random faults on all parts of a relay's environment: nothing is lost, and every key is in order.
 
-``make torture SECONDS=600 SEED=7 VERSION=14 EXACTLY_ONCE=1`` goes on for so long; the short run has some of
-the faults that are quickly over.
+``make torture SECONDS=600 SEED=7 VERSION=14 EXACTLY_ONCE=1`` runs for that many seconds; the short run has
+some of the faults that end quickly.
 """
 
 import itertools
@@ -28,10 +28,10 @@ SEED = int(os.environ.get("BWTUI_TORTURE_SEED", "1"))
 SUMS = os.environ.get("BWTUI_TORTURE_SUMS", "")
 CLOCK = os.environ.get("BWTUI_TORTURE_CLOCK", "") not in ("", "0")
 EXACTLY_ONCE = os.environ.get("BWTUI_TORTURE_EXACTLY_ONCE", "") not in ("", "0")
-#: Seconds between the transactions of a writer: some hundred rows a second, so that one machine carries
+#: Pause of a writer between transactions, in seconds: some hundred rows a second, so that one machine can run
 #: several campaigns at once.
 _PAUSE = 0.06
-#: Of the short run.
+#: Faults of the short run.
 _SHORT = (
     faults.KILLED,
     faults.FAILPOINT,
@@ -44,7 +44,7 @@ _SHORT = (
 
 
 class _Long(random.Random):
-    """Draws what lasts longest."""
+    """Draws the longest durations."""
 
     def random(self) -> float:
         return 0.99
@@ -62,7 +62,7 @@ def new_stand(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[NewStand]:
-    """Put up stands that end with their test; the arguments are options of the relay."""
+    """Set up stands that are closed at the end of their test; the arguments are options of the relay."""
     monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path / "state"))
     with ExitStack() as stack:
 
@@ -75,7 +75,7 @@ def new_stand(
 
 @pytest.mark.timeout(SECONDS * 3 + 900)
 def test_no_fault_loses_a_row(new_stand: NewStand) -> None:
-    """Nor brings a key out of order; what comes again was not confirmed, and exactly once nothing does."""
+    """Every key stays in order; only unconfirmed changes are repeated, and none with --exactly-once."""
     stand = new_stand(*(("--exactly-once",) if EXACTLY_ONCE else ()), records=bool(SEED % 2))
     if SECONDS:
         kinds = faults.EXACTLY_ONCE if EXACTLY_ONCE else faults.FAULTS
@@ -93,7 +93,7 @@ def test_no_fault_loses_a_row(new_stand: NewStand) -> None:
 
 
 def _setting(stand: Stand) -> str:
-    """Say over what the campaign runs; the server itself tells its version."""
+    """Return the configuration of the campaign; the server itself reports its version."""
     ((version,),) = stand.ask("show server_version")
     once = ", exactly once" if stand.exactly_once else ""
     return f"PostgreSQL {version.split('.')[0]}, brokers {len(stand.brokers)}{once}"
@@ -102,7 +102,7 @@ def _setting(stand: Stand) -> str:
 @pytest.mark.long
 @pytest.mark.parametrize("fault", [faults.RESTARTED, faults.CRASHED], ids=lambda fault: fault.kind)
 def test_what_comes_again_was_not_on_disk(new_stand: NewStand, fault: Fault) -> None:
-    """A server that is started again has its slots stand where their files say; see test_taken_back."""
+    """A restarted server has its slots at the position saved to disk; see test_taken_back."""
     stand = new_stand()
     drawn = [(fault, random.Random(SEED))] * 3
     verdict = tortured(stand, SEED, drawn, 300).verdict
@@ -123,7 +123,7 @@ def test_a_producer_without_order_is_found(new_stand: NewStand) -> None:
     stand = new_stand(make=weak("sends without order"))
 
     def spoil() -> None:
-        # So that more than one request is under way.
+        # Small batches, so that more than one request is in flight.
         stand.broker_ways[0].delay = 0.05
         stand.last(0.5)
         faults.spoil_request(stand.broker_ways[0], stand, LONG)
@@ -134,7 +134,7 @@ def test_a_producer_without_order_is_found(new_stand: NewStand) -> None:
 @pytest.mark.long
 def test_a_relay_that_fences_nobody_is_found(new_stand: NewStand) -> None:
     stand = new_stand("--exactly-once", make=weak("fences nobody"))
-    # What both have sent is there twice, or not to be read as long as Kafka waits for the first.
+    # Records of both relays are duplicates, or unreadable while Kafka waits for the first relay.
     told = _found(stand, lambda: faults.take_over(stand, LONG), 2)
     assert "repeated: " in told or "lost: " in told
 
@@ -150,14 +150,14 @@ def test_a_seed_repeats_the_faults() -> None:
 
 
 def _found(stand: Stand, act: Callable[[], None], times: int) -> str:
-    """Have a weakened relay meet one kind of fault, and return what is told of it."""
+    """Expose a weakened relay to one kind of fault, and return the violations."""
 
     def once_it_streams(*_: object) -> None:
-        # A fault before its first row would find nothing to lose.
+        # A fault before its first row would have nothing to lose.
         stand.recover()
         act()
 
     drawn = [(Fault("its own", once_it_streams), random.Random(SEED))] * times
-    # Few rows, so that what follows in the stream is of the same keys.
+    # Few rows, so that later changes in the stream have the same keys.
     verdict = tortured(stand, SEED, drawn, 60, rows=10).verdict
     return verdict.problems(exactly_once=stand.exactly_once)

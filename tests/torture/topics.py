@@ -1,7 +1,7 @@
-"""Topics read from outside: a consumer of our own, and fastavro with the schemas that the registry has.
+"""Topics as an independent client reads them: its own consumer, and fastavro with the registry's schemas.
 
-Nothing of bwtui's takes part, so that no mistake of its can hide here. It reads on where it has stopped, and
-only what is committed.
+It uses no code of bwtui, so it can't share a mistake. It continues where it stopped, and reads only committed
+records.
 """
 
 import io
@@ -26,25 +26,23 @@ _MAGIC = 0
 
 @dataclass(slots=True)
 class Record:
-    """One message."""
-
     topic: str
     partition: int
     offset: int
     key: dict[str, Any]
-    #: None: a tombstone.
+    #: None for a tombstone.
     value: dict[str, Any] | None
 
 
 class Decoder:
-    """Decodes keys and values with the schemas of the registry."""
+    """Decodes keys and values with the registry's schemas."""
 
     def __init__(self, services: ServiceAddresses) -> None:
         self._registry = services.schema_registry
         self._schemas: dict[int, Any] = {}
 
     def decode(self, data: bytes | None) -> dict[str, Any] | None:
-        """Return the record in ``data``, or None for None."""
+        """Return the record in ``data``, or None if ``data`` is None."""
         if data is None:
             return None
         assert data[0] == _MAGIC
@@ -55,7 +53,7 @@ class Decoder:
 
     def _schema(self, number: int) -> Any:
         if number not in self._schemas:
-            # A proxy of the environment is not for loopback.
+            # A proxy from the environment must not be used for loopback.
             opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
             with opener.open(f"{self._registry}/schemas/ids/{number}", timeout=30) as answer:
                 self._schemas[number] = fastavro.parse_schema(json.loads(json.load(answer)["schema"]))
@@ -63,7 +61,7 @@ class Decoder:
 
 
 class Topics:
-    """Some topics, each read once from its first offset on."""
+    """Several topics, each read once from its first offset."""
 
     def __init__(self, services: ServiceAddresses, names: Iterable[str]) -> None:
         self._services = services
@@ -72,7 +70,7 @@ class Topics:
         self._at: dict[tuple[str, int], int] = {}
 
     def read(self) -> Iterator[Record]:
-        """Yield what is committed and was not yielded yet; the order holds within a partition."""
+        """Yield the committed records not yet yielded; the order holds within a partition."""
         with closing(Consumer(self._settings())) as consumer:
             known = consumer.list_topics(timeout=30).topics
             due = {(name, part) for name in self._names if name in known for part in known[name].partitions}
@@ -93,7 +91,7 @@ class Topics:
                         raise KafkaException(error)
 
     def ends(self) -> dict[tuple[str, int], int]:
-        """Return where the partitions end. Raises KafkaException while nobody answers."""
+        """Return the end offsets of the partitions. Raises KafkaException while no broker answers."""
         with closing(Consumer(self._settings())) as consumer:
             known = consumer.list_topics(timeout=1).topics
             places = [

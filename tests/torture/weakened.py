@@ -1,6 +1,6 @@
-"""Relays that are weakened on purpose: the harness has to find what each of them loses.
+"""Deliberately weakened relays: the harness must find the loss that each causes.
 
-Each runs in an interpreter of its own, in which something of the relay is another before it begins.
+Each runs in a separate interpreter, in which a part of the relay is replaced before it starts.
 """
 
 import secrets
@@ -11,7 +11,7 @@ from typing import IO, Any
 
 from confluent_kafka import Producer
 
-from bwtui.kafka.config import producer_config
+from bwtui.kafka.client import producer_config
 from bwtui.relay.ack import Acknowledgements
 from bwtui.sink import kafka
 from bwtui.sink.transactions import TransactionalSink
@@ -39,7 +39,7 @@ def confirm_what_was_read() -> None:
 
 
 def send_without_order() -> None:
-    """Use a producer that is not idempotent, has several requests under way, and goes on behind a failure."""
+    """Use a producer that is not idempotent, keeps several requests in flight, and ignores failures."""
 
     def configured(*args: Any) -> dict[str, Any]:
         return producer_config(*args) | {"enable.idempotence": False, "retries": 10, "batch.num.messages": 5}
@@ -53,7 +53,7 @@ def send_without_order() -> None:
 
 
 def fence_nobody() -> None:
-    """Be a producer that nobody knows, in each session."""
+    """Use a new transactional id in each session, so that no older producer is fenced."""
     connect = TransactionalSink.connect
 
     def as_somebody(self: TransactionalSink, identity: str, **given: Any) -> Producer:
@@ -77,12 +77,12 @@ class WeakRelay(Relay):
     def begin(
         self, command: list[str], environment: dict[str, str], out: IO[bytes], err: IO[bytes]
     ) -> "subprocess.Popen[bytes]":
-        """Begin its process, weakened."""
+        """Start the weakened process."""
         program = _PROGRAM.format(root=str(_ROOT), weakness=self.weakness)
         arguments = [sys.executable, "-c", program, *command]
         return subprocess.Popen(arguments, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
 
 
 def weak(weakness: str) -> type[WeakRelay]:
-    """Return a kind of relay with this weakness."""
+    """Return a relay class with this weakness."""
     return type("WeakRelay", (WeakRelay,), {"weakness": weakness})

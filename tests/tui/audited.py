@@ -1,4 +1,4 @@
-"""A recording with a report of its own, and a Kafka in memory."""
+"""A recording with its audit report, and a Kafka in memory."""
 
 import json
 from dataclasses import replace
@@ -7,7 +7,7 @@ from typing import Any
 
 from bwtui.errors import BwtuiError
 from bwtui.recording.change import Change
-from bwtui.tui.audit.kafka_records import SingleRecordReader, TopicRecord
+from bwtui.tui.audit.records import SingleRecordReader, TopicRecord
 from bwtui.tui.audit.report import AuditReport, parse_report
 from bwtui.tui.audit.session import Connections, RecordingAuditSession
 from bwtui.tui.playback import RecordingSource
@@ -21,21 +21,21 @@ NOW_MS = 1_768_478_400_000
 
 
 class FakeKafka(SingleRecordReader):
-    """Records by place; what is not there is a hole."""
+    """Records by place; a missing place is a hole."""
 
     def __init__(self, records: dict[tuple[str, int, int], TopicRecord]) -> None:
         super().__init__({}, lambda number: None)
         self.records = records
         self.error: BwtuiError | None = None
 
-    def look(self, topic: str, partition: int, offset: int) -> TopicRecord | str:
+    def fetch(self, topic: str, partition: int, offset: int) -> TopicRecord | str:
         if self.error is not None:
             raise self.error
         return self.records.get((topic, partition, offset), "expired")
 
 
 def json_recording(tape: Tape | None = None) -> MemoryRecording:
-    """Return the shop's recording as one of JSON messages, which can be decoded without a registry."""
+    """Return the shop's recording with JSON messages, which can be decoded without a registry."""
     tape = tape or shop_tape()
     tape.changes[:] = [_with_json(change) for change in tape.changes]
     recording = MemoryRecording(tape)
@@ -60,7 +60,7 @@ def _json(row: dict[str, Any]) -> bytes:
 
 
 def report_of(recording: MemoryRecording) -> dict[str, Any]:
-    """Return a report: a message lost, one with another row, a copy of a third, somebody else's record."""
+    """Return a report: one lost message, one with a different row, one duplicate, one foreign record."""
     lost, corrupted, copied = (next(recording.changes(at, at + 1)) for at in (20, 25, 30))
     raw: dict[str, Any] = json.loads((REPORTS / "faults.json").read_text())
     found = {"lost_acked": 1, "corrupted": 1, "duplicated": 1, "foreign": 1}
@@ -91,7 +91,7 @@ def _finding(name: str, change: Change | None, **more: Any) -> dict[str, Any]:
 
 
 def kafka_of(recording: MemoryRecording) -> FakeKafka:
-    """Return what Kafka has by that report."""
+    """Return Kafka's records according to that report."""
     corrupted, copied = (next(recording.changes(at, at + 1)).messages[0] for at in (25, 30))
     assert corrupted.value is not None and corrupted.offset is not None and corrupted.partition is not None
     other = json.dumps(json.loads(corrupted.value) | {"status": "sold"}).encode()
@@ -107,7 +107,7 @@ def kafka_of(recording: MemoryRecording) -> FakeKafka:
 
 
 class AuditedStage(Commands, RecordedStage):
-    """The screens over that recording; what runs beside them ends when a test says so."""
+    """The screens over that recording; background commands end when a test says so."""
 
     app: RecordingApp
 
@@ -124,5 +124,5 @@ class AuditedStage(Commands, RecordedStage):
 
     @property
     def notices(self) -> str:
-        """What was told in notices."""
+        """Return the text of all notices."""
         return "\n".join(self.told)

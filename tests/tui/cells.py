@@ -11,9 +11,9 @@ from rich.style import Style
 from textual.app import App
 from textual.color import Color
 
-#: What draws frames, lines and bars is no text.
+#: Characters that draw frames, lines and bars do not count as text.
 _DRAWN = frozenset("─│├┤┬┴┼╭╮╰╯━┃┏┓┗┛═║▁▂▃▄▅▆▇█▉▊▋▌▍▎▏▔▕░▒▓┄┊╌╎·▐▀")
-#: A letter for each colour of a theme, the first of those that are the same.
+#: A letter for each colour of a theme; equal colours share the first letter.
 TONES = {
     "foreground": ".",
     "primary": "p",
@@ -28,20 +28,20 @@ TONES = {
 
 @dataclass(frozen=True)
 class Cell:
-    """A character and how it is painted."""
+    """A character with its colours and style."""
 
     text: str
     style: Style
 
     @property
     def is_text(self) -> bool:
-        """Whether somebody reads it."""
+        """Return whether the cell contains readable text."""
         letter = self.text[0]
         return not self.text.isspace() and letter not in _DRAWN and not "\u2800" <= letter <= "\u28ff"
 
 
 def painted(app: App[Any]) -> list[list[Cell]]:
-    """Return what goes to the terminal, line by line; a wide character is one cell here."""
+    """Return the terminal's cells line by line; a wide character is one cell here."""
     shown = []
     for strip in app.screen._compositor.render_strips():
         segments = list(strip)
@@ -52,7 +52,7 @@ def painted(app: App[Any]) -> list[list[Cell]]:
 
 
 def clusters(text: str) -> list[str]:
-    """Return the characters of a text, each with the marks that take no room of their own."""
+    """Return the characters of a text, each with its zero-width marks."""
     found: list[str] = []
     for character in text:
         if found and not cell_len(character):
@@ -63,21 +63,21 @@ def clusters(text: str) -> list[str]:
 
 
 def colours(cell: Cell) -> tuple[Color, Color]:
-    """Return what it is painted with and on."""
+    """Return the foreground and background colours."""
     assert cell.style.color is not None and cell.style.bgcolor is not None, cell
     front, back = Color.from_rich_color(cell.style.color), Color.from_rich_color(cell.style.bgcolor)
     return (back, front) if cell.style.reverse else (front, back)
 
 
 def of_16(cell: Cell) -> tuple[int | None, int | None]:
-    """Return the numbers of both colours in a terminal that has sixteen."""
+    """Return the numbers of both colours on a terminal with sixteen colours."""
     assert cell.style.color is not None and cell.style.bgcolor is not None
     front, back = (c.downgrade(ColorSystem.STANDARD).number for c in (cell.style.color, cell.style.bgcolor))
     return (back, front) if cell.style.reverse else (front, back)
 
 
 def tones(app: App[Any]) -> list[str]:
-    """Return which of the theme's colours each character has, as letters of `TONES`; "~" for a mixture."""
+    """Return each character's theme colour, as letters of `TONES`; "~" for a mixture."""
     variables = app.theme_variables
     names = [(Color.parse(variables[name]), letter) for name, letter in TONES.items()]
     lines = []
@@ -88,7 +88,7 @@ def tones(app: App[Any]) -> list[str]:
 
 
 def _tone(colour: Color, names: list[tuple[Color, str]]) -> str:
-    """Return the letter of a colour; Textual's arithmetic may be wrong by one or two."""
+    """Return the letter of a colour; Textual's arithmetic may be off by one or two."""
     for known, letter in names:
         if max(abs(one - other) for one, other in zip(colour.rgb, known.rgb, strict=True)) <= 2:
             return letter
@@ -96,9 +96,9 @@ def _tone(colour: Color, names: list[tuple[Color, str]]) -> str:
 
 
 def painting(app: App[Any]) -> str:
-    """Return how the screen is painted: each style under a letter, then the runs of these, line by line.
+    """Return the styles of the screen: each style under a letter, then the runs of these, line by line.
 
-    The length of the last run follows from the width. Of blanks only what can be seen of them counts.
+    The length of the last run follows from the width. For blanks only the visible part of the style counts.
     """
     letters = (first + last for first in ("", *string.ascii_letters) for last in string.ascii_letters)
     names: dict[str, str] = {}
@@ -117,7 +117,7 @@ def painting(app: App[Any]) -> str:
 
 
 def _said(cell: Cell) -> str:
-    """Return how a cell is painted, in words."""
+    """Return the style of a cell, in words."""
     if cell.style.color is None:
         assert not cell.text.strip() and not cell.style.reverse and cell.style.bgcolor is not None, cell
         return f"blank on {Color.from_rich_color(cell.style.bgcolor).hex6}"
@@ -127,7 +127,7 @@ def _said(cell: Cell) -> str:
 
 
 def _unseen(cell: Cell, before: str) -> str:
-    """Return the style before a blank, if that looks the same in it; empty if not."""
+    """Return the style before a blank if it looks the same in the blank, otherwise an empty text."""
     said = _said(cell)
     is_same = said.split()[2] == before.split()[2] if before else False
     return before if is_same and not cell.text.strip() and "underline" not in said + before else ""

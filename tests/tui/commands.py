@@ -1,4 +1,4 @@
-"""Commands that run beside the screens and end when a test says so."""
+"""Commands that run in the background of the screens and end when a test says so."""
 
 import json
 import os
@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from textual.pilot import Pilot
 
 from bwtui.tui.app import RelayApp
-from bwtui.tui.audit.command_process import CommandProcess
+from bwtui.tui.audit.session import CommandProcess
 from bwtui.tui.screens.dialogs import Ending
 
-#: Tells its progress, waits until the test says how it is to end, and ends so, or by Ctrl-C.
+#: Reports its progress, waits until the test says how to end, and ends so, or by Ctrl-C.
 _COMMAND = """
 import json, sys
 told = {"phase": "reading Kafka: 400 offsets"}
@@ -39,7 +39,7 @@ class Commands:
     pilot: Pilot[Ending]
 
     def take_commands(self, folder: Path) -> None:
-        """Run such commands from now on, and keep what they are given."""
+        """Run such commands from now on, and keep their arguments."""
         self.commands: list[tuple[str, ...]] = []
         self._folder = folder
         self.app.child = self._child  # type: ignore[method-assign]
@@ -47,7 +47,7 @@ class Commands:
     if TYPE_CHECKING:
 
         async def settle(self) -> None:
-            """Wait until nothing is under way; every stage has its own."""
+            """Wait until the stage is idle; each kind of stage has its own way."""
 
     def _child(self, arguments: tuple[str, ...]) -> CommandProcess:
         self.commands.append(arguments)
@@ -59,23 +59,23 @@ class Commands:
         return self._folder / f"ending-{len(self.commands)}"
 
     async def until(self, condition: Callable[[], object]) -> None:
-        """Wait until something holds."""
+        """Wait until a condition holds."""
         while not condition():
             await self.pilot.pause(0.02)
             await self.app.sample()
         await self.settle()
 
     async def until_reading(self) -> None:
-        """Wait until the command has told how far it is."""
+        """Wait until the command has reported its progress."""
         job = self.app.audit.job
         assert job is not None
         await self.until(lambda: job.child.progress.share == 0.25)
-        # What the app was told of just now it takes with its next sample.
+        # The app takes the reported progress with its next sample.
         await self.app.sample()
         await self.settle()
 
     async def end(self, output: Any = None, *, code: int = 0, said: str = "") -> None:
-        """Let the command end."""
+        """End the command."""
         job = self.app.audit.job
         assert job is not None
         ending = {"code": code, "err": said, "out": "" if output is None else json.dumps(output)}

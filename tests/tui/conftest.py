@@ -9,7 +9,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def utc() -> Iterator[None]:
-    """Make local time UTC."""
+    """Set the local time zone to UTC."""
     before = os.environ.get("TZ")
     os.environ["TZ"] = "UTC"
     time.tzset()

@@ -1,4 +1,4 @@
-"""A clock that stands still, and a relay that is a function of it."""
+"""A clock that a test controls, and a relay that is a function of it."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -18,7 +18,7 @@ from tests.tui.shop import NOON, Shop
 
 
 class Clock:
-    """Time that only moves when a test moves it."""
+    """Time that moves only when a test moves it."""
 
     def __init__(self, now: float = NOON + 60) -> None:
         self.now = now
@@ -35,13 +35,13 @@ class FakeRelay:
         self.shop = shop
         self.clock = clock
         self.gone = False
-        #: What it has kept from before anybody looked.
+        #: The history from before the screens were opened.
         self.past = RelayHistory()
-        #: Set to let the status stand still, as that of an engine whose loop hangs does.
+        #: Set to freeze the status, like that of an engine whose loop hangs.
         self.frozen_at: float | None = None
         self.stops = 0
-        #: What it answers, where that is not as usual; and what it was asked.
-        self.looks: dict[LookName, Look] = {}
+        #: Answers that differ from the usual ones, and the requests received.
+        self.views: dict[LookName, Look] = {}
         self.asked_looks: list[LookName] = []
         self.glanced: list[LookName] = []
         self.asked_changes = self.asked_history = 0
@@ -70,10 +70,10 @@ class FakeRelay:
             past.latency,
         )
 
-    async def look(self, name: LookName, about: Sequence[str] = (), *, glance: bool = False) -> Look:
+    async def fetch_view(self, name: LookName, about: Sequence[str] = (), *, glance: bool = False) -> Look:
         self._check()
         (self.glanced if glance else self.asked_looks).append(name)
-        return self.looks.get(name) or services.look(name, self.clock.now, about)
+        return self.views.get(name) or services.look(name, self.clock.now, about)
 
     async def stop(self) -> None:
         self._check()
@@ -87,7 +87,7 @@ class FakeRelay:
 
 
 class Stage:
-    """An app over a fake relay, and the means to let time pass in it."""
+    """An app over a fake relay, with methods to let time pass in it."""
 
     def __init__(self, shop: Shop | None = None, session: ViewSettings | None = None) -> None:
         self.clock = Clock()
@@ -99,7 +99,7 @@ class Stage:
 
     @asynccontextmanager
     async def run(self, size: tuple[int, int] = (120, 30)) -> AsyncIterator[Pilot[Ending]]:
-        """Run the app in a terminal of this size, with a first picture in it."""
+        """Run the app in a terminal of this size, with its first picture drawn."""
         notify = self.app.notify
 
         def keep(message: str, *, title: str = "", **more: Any) -> None:
@@ -113,7 +113,7 @@ class Stage:
             yield pilot
 
     async def press(self, *keys: str) -> None:
-        """Press keys and wait until nothing is under way."""
+        """Press keys and wait until the app is idle."""
         await self.pilot.press(*keys)
         await self.settle()
 
@@ -124,19 +124,19 @@ class Stage:
         await self.advance(1)
 
     async def settle(self) -> None:
-        """Wait until nothing is under way, but a command beside the screens, and the screen can be read."""
+        """Wait until only background commands run and the screen can be read."""
         if workers := [worker for worker in self.app.workers if worker.group != "job"]:
             await self.app.workers.wait_for_complete(workers)
         await self.pilot.pause()
         while self.app.front is not None and not self.app.front.ready:
             await self.pilot.pause()
-        # A scrollbar that comes or goes needs a second layout.
+        # A scrollbar that appears or disappears needs a second layout.
         while self.app.screen._layout_required or self.app.screen._scroll_required:
             await self.pilot.pause()
         await self.pilot.pause()
 
     async def advance(self, seconds: float, step: float = 1.0) -> None:
-        """Let time pass, taking a sample at every step."""
+        """Let time pass, and take a sample at every step."""
         await self.settle()
         end = self.clock.now + seconds
         while self.clock.now < end - 1e-9:

@@ -1,6 +1,6 @@
 """An engine that relays nothing: it serves the control protocol with the figures of a made-up shop.
 
-For looking at the UI without services::
+To view the UI without services::
 
     python -m tests.tui.fake_relay shop &      # options: --state --slow --trouble --extra
     python -m tests.tui.fake_relay shop --attach
@@ -64,7 +64,7 @@ async def main(shop: Shop) -> None:
     listener = await asyncio.start_unix_server(server.serve, path)
     path.chmod(0o600)
     await server.stopped.wait()
-    # The answer to the request to stop goes out first.
+    # The answer to the stop request is sent first.
     await asyncio.sleep(0.2)
     listener.close()
     path.unlink(missing_ok=True)

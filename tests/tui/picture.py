@@ -1,4 +1,4 @@
-"""What is on the screen, as plain text."""
+"""The text on the screen."""
 
 import io
 from typing import Any
@@ -21,12 +21,11 @@ def lines(app: App[Any]) -> list[str]:
 
 
 def text(app: App[Any]) -> str:
-    """Return the screen as one text."""
     return "\n".join(lines(app))
 
 
 def help_cells(app: App[Any]) -> list[str]:
-    """Return the keys and texts of help, which is shown."""
+    """Return the keys and texts of the help that is shown."""
     table = app.screen.query_one("#help Static", Static).content
     assert isinstance(table, Table)
     return [str(cell).strip() for column in table.columns for cell in column.cells]

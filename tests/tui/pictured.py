@@ -1,7 +1,7 @@
-"""Pictures of screens, kept as text: what a change of layout or colours did to them is plain in a diff.
+"""Pictures of screens, kept as text: a diff shows the effect of a change of layout or colours.
 
 ``snapshots/NAME.txt`` has the characters, which are the same in every theme, and ``snapshots/NAME.light`` how
-the light theme paints them. ``BWTUI_UPDATE_SNAPSHOTS=1 pytest tests/tui`` writes them anew.
+the light theme paints them. ``BWTUI_UPDATE_SNAPSHOTS=1 pytest tests/tui`` rewrites them.
 """
 
 import os
@@ -16,7 +16,7 @@ from tests.tui.cells import colours, of_16, painted, painting
 from tests.tui.picture import text
 
 FOLDER = Path(__file__).parent / "snapshots"
-#: What can be told from its ground, as WCAG counts it.
+#: Minimum contrast between text and background, as WCAG computes it.
 READABLE = 2.9
 
 
@@ -26,23 +26,23 @@ class Settling(Protocol):
     app: Any
 
     async def settle(self) -> None:
-        """Wait until nothing is under way."""
+        """Wait until the stage is idle."""
 
 
 async def compare(stage: Settling, name: str) -> None:
-    """Compare what is shown with the picture of that name, in both themes, and leave the light one."""
+    """Compare the screen with the picture of that name, in both themes, and keep the light theme."""
     shown = await steady(stage)
     compare_text(f"{name}.txt", shown)
     stage.app.theme = LIGHT.name
     assert without_thumbs(await steady(stage)) == without_thumbs(shown), "a theme changes colours alone"
     if not stage.app.screen.is_modal:
-        # What stands behind a question is dimmed.
+        # Text behind a dialog is dimmed.
         can_be_read(stage.app)
     compare_text(f"{name}.light", painting(stage.app))
 
 
 def can_be_read(app: App[Any]) -> None:
-    """Check that every text stands out from its ground, with all colours and with sixteen."""
+    """Check that every text has enough contrast with its background, with all colours and with sixteen."""
     for cell in {cell.style: cell for line in painted(app) for cell in line if cell.is_text}.values():
         assert contrast(*colours(cell)) >= READABLE, (app.theme, cell)
         front, back = of_16(cell)
@@ -50,7 +50,7 @@ def can_be_read(app: App[Any]) -> None:
 
 
 def compare_text(name: str, now: str) -> None:
-    """Compare a text with the file of that name among the snapshots, or write that anew."""
+    """Compare a text with the file of that name among the snapshots, or rewrite the file."""
     path = FOLDER / name
     if os.environ.get("BWTUI_UPDATE_SNAPSHOTS"):
         path.write_text(now)
@@ -58,12 +58,12 @@ def compare_text(name: str, now: str) -> None:
 
 
 def without_thumbs(shown: str) -> str:
-    """Leave out where a scrollbar's thumb ends, in eighths of a line: it is not the same on every run."""
+    """Remove the end of a scrollbar's thumb, in eighths of a line: it differs between runs."""
     return re.sub("[▁▂▃▄▅▆▇](?=│)", " ", shown)
 
 
 async def steady(stage: Settling) -> str:
-    """Return what the screen shows once it shows the same thing again and again."""
+    """Return the screen once it no longer changes."""
     shown, same = "", 0
     for _ in range(50):
         await stage.settle()

@@ -1,4 +1,4 @@
-"""An app over a recording in memory, and the means to let time pass in it."""
+"""An app over a recording in memory, with methods to let time pass in it."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,7 +17,7 @@ from tests.tui.doubles import Clock
 
 
 class RecordedStage:
-    """Pictures are taken when a test says so, and after every key."""
+    """A stage that redraws when a test says so, and after every key."""
 
     def __init__(self, recording: MemoryRecording | None = None, session: ViewSettings | None = None) -> None:
         self.recording = recording or shop_recording()
@@ -45,24 +45,24 @@ class RecordedStage:
 
     @property
     def head(self) -> Playhead:
-        """Where the recording stands."""
-        head = self.app.model.picture.playhead
+        """Return the recording's playhead."""
+        head = self.app.model.snapshot.playhead
         assert head is not None
         return head
 
     @property
     def screen(self) -> RelayScreen:
-        """The screen that is shown."""
+        """Return the current screen."""
         assert isinstance(self.app.screen, RelayScreen)
         return self.app.screen
 
     @property
     def grid(self) -> Grid:
-        """Its main list."""
+        """Return its main list."""
         return self.screen.main_grid()
 
     async def press(self, *keys: str) -> None:
-        """Press keys, and wait until what they asked for is shown."""
+        """Press keys, and wait until the result is shown."""
         for key in keys:
             await self.pilot.press(key)
             await self.settle()
@@ -74,7 +74,7 @@ class RecordedStage:
         await self.settle()
 
     async def seek(self, text: str) -> None:
-        """Go to a place by the prompt."""
+        """Go to a place with the prompt."""
         await self.press("colon")
         await self.type(text)
         await self.press("enter")
@@ -87,7 +87,7 @@ class RecordedStage:
         await self.settle()
 
     async def settle(self) -> None:
-        """Wait until nothing is under way and every command has been carried out."""
+        """Wait until the app is idle and every command has been carried out."""
         for _ in range(3):
             await self._idle()
             await self.app.sample()
@@ -97,7 +97,7 @@ class RecordedStage:
         await self._idle()
 
     async def _idle(self) -> None:
-        """Wait for every worker but the one of a command that runs beside the screens."""
+        """Wait for every worker except that of a background command."""
         if workers := [worker for worker in self.app.workers if worker.group != "job"]:
             await self.app.workers.wait_for_complete(workers)
         await self.pilot.pause()

@@ -1,4 +1,4 @@
-"""What the services around the made-up shop say: slots, consumers, commands and settings."""
+"""The answers of the services around the made-up shop: slots, consumers, commands and settings."""
 
 import json
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 
 
 
 def look(name: LookName, now: float, about: Sequence[str] = ()) -> Look:
-    """Return what would be seen at a moment."""
+    """Return the views at a moment."""
     if name == "slots":
         return slots(now)
     if name == "consumers":
@@ -51,7 +51,7 @@ def look(name: LookName, now: float, about: Sequence[str] = ()) -> Look:
     return commands(now) if name == "commands" else configuration(now)
 
 
-#: Four versions of the orders' values; the relay itself knows only of the last one.
+#: Four versions of the orders' values; the relay itself has only the last one.
 ORDERS: tuple[tuple[str, ...], ...] = (
     ("id", "customer_id", "status"),
     ("id", "customer_id", "status", "note"),
@@ -61,7 +61,7 @@ ORDERS: tuple[tuple[str, ...], ...] = (
 
 
 def subject(now: float, about: Sequence[str]) -> SubjectVersions:
-    """The versions of a subject; all but that of the orders' values have one."""
+    """Return the versions of a subject; only that of the orders' values has more than one."""
     name, wanted = about[0], about[1:]
     if name != "orders-value":
         return SubjectVersions(
@@ -79,7 +79,7 @@ def subject(now: float, about: Sequence[str]) -> SubjectVersions:
 
 
 def orders_schema(number: int) -> str:
-    """The text of a version; what is never null breaks a rule where it comes or goes."""
+    """Return the text of a version; adding or removing a field that is never null breaks a rule."""
     kinds = {"status": "string", "total": DECIMAL if number == 3 else "string"}
     fields: list[dict[str, object]] = []
     for field in ORDERS[number - 1]:
@@ -90,7 +90,7 @@ def orders_schema(number: int) -> str:
 
 
 def slots(now: float) -> Slots:
-    """One slot that is read, one that nobody reads, one of a standby, and one that is lost."""
+    """Return an active slot, an inactive one, one of a standby, and a lost one."""
     read = {"plugin": "pgoutput", "database": "shop", "active": True, "wal_status": "reserved"}
     old = {"plugin": "wal2json", "database": "warehouse", "wal_status": "extended"}
     return Slots(
@@ -156,7 +156,7 @@ def slots(now: float) -> Slots:
 
 
 def consumers(now: float) -> Consumers:
-    """One group that has read everything, one that is in time, and one that nobody runs."""
+    """Return a group that has read everything, one that keeps up, and one without members."""
     late = (
         PartitionLag("public.orders", 2, 41_000, 84_300, 43_300, now - 5400),
         PartitionLag("public.orders", 0, 80_100, 84_211, 4_111, now - 300),
@@ -222,7 +222,7 @@ def configuration(now: float) -> Configuration:
 
 
 def transactions(now: float) -> Transactions:
-    """Small ones, a load of a million rows, one that was read twice, one that waits, and one that is read."""
+    """Return small transactions, one of a million rows, one read twice, one waiting, and one being read."""
     base = int(now)
     small = tuple(
         RelayedTransaction(

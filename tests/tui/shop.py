@@ -1,6 +1,6 @@
 """A made-up relay of a shop: its status, changes and schemas as a function of time alone.
 
-The UI's tests and screenshots need figures that move as a relay's do, and that are the same on every run.
+The UI's tests and screenshots need figures that change like a relay's, and that are the same on every run.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ GB = 1024**3
 
 @dataclass(frozen=True)
 class ShopTable:
-    """How one table of the shop behaves."""
+    """The behaviour of one table of the shop."""
 
     rate: float
     rows: int
@@ -77,7 +77,7 @@ TABLES = {
     ),
 }
 
-#: What all tables together write to the WAL, in bytes a second.
+#: WAL that all tables together write, in bytes a second.
 _WAL = sum(table.rate * (table.width + 120) for table in TABLES.values())
 _BUSY = {"read": 0.07, "decode": 0.0, "encode": 0.19, "produce": 0.06, "acknowledge": 0.02}
 
@@ -90,7 +90,7 @@ class Shop:
     state: State = "streaming"
     slow: str | None = None
     trouble: bool = False
-    #: More tables of the same kind, for measuring.
+    #: More tables of the same kind, for benchmarks.
     extra: int = 0
     name: str = "shop"
     exit_code: int | None = None

@@ -1,4 +1,4 @@
-"""What the made-up shop's relay has measured, and kept of its last ten minutes."""
+"""The measurements of the made-up shop's relay for the last ten minutes."""
 
 import math
 
@@ -6,12 +6,12 @@ from bwtui.model.histogram import Histogram
 from bwtui.model.history import HISTORY_SECONDS, ChartMark, RelayHistory, Second
 from bwtui.model.latency import LATENCY_STAGES, Percentiles
 
-#: Seconds that half of the messages took to each stage.
+#: Median seconds of a message until each stage.
 _TYPICAL = dict(zip(LATENCY_STAGES, (0.0021, 0.00006, 0.00008, 0.0106, 0.0138), strict=True))
 
 
 def latencies(count: int) -> dict[str, Percentiles]:
-    """Return how long so many messages took to each stage."""
+    """Return the latencies of ``count`` messages until each stage."""
     return {
         stage: Percentiles(count, typical / 4, typical, typical * 2.1, typical * 4.5, typical * 9)
         for stage, typical in _TYPICAL.items()
@@ -19,7 +19,7 @@ def latencies(count: int) -> dict[str, Percentiles]:
 
 
 def history(now: float, seconds: int = HISTORY_SECONDS, burst: float = 0.0) -> RelayHistory:
-    """Return what was kept up to ``now``: waves, one of everything that happens, and maybe a burst."""
+    """Return the history up to ``now``: waves, one event of each kind, and maybe a burst."""
     first = math.floor(now) - seconds + 1
     kept = tuple(_second(first + n, burst if n == seconds // 3 else 0.0) for n in range(seconds))
     marks = (
@@ -34,7 +34,7 @@ def history(now: float, seconds: int = HISTORY_SECONDS, burst: float = 0.0) -> R
 
 def _second(moment: int, burst: float) -> Second:
     wave = 1 + 0.35 * math.sin(moment / 40) + 0.1 * math.sin(moment / 3)
-    # For half a minute Kafka was away, and then had it all at once.
+    # Kafka was unavailable for half a minute, and then got everything at once.
     away, behind = 270 <= moment % 600 < 300, 300 <= moment % 600 < 320
     read = 2800 * wave * (0.3 if away else 1) + burst
     sent = 0.0 if away else read * (2.2 if behind else 1)

@@ -1,4 +1,4 @@
-"""Commands that run beside the screens: asked for, watched, sent to the background, cancelled, failed."""
+"""Commands in the background of the screens: started, watched, hidden, cancelled, failed."""
 
 import asyncio
 from pathlib import Path
@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from bwtui.tui.audit.command_process import CommandProcess, CommandProgress
 from bwtui.tui.audit.report import parse_report
-from bwtui.tui.screens.audit.forms import AskScreen, FormScreen
-from bwtui.tui.screens.audit.progress import JobScreen
-from bwtui.tui.screens.audit.report import ReportScreen
+from bwtui.tui.audit.session import CommandProcess, CommandProgress
+from bwtui.tui.screens.audit import ReportScreen
+from bwtui.tui.screens.dialogs import AskScreen, FormScreen
+from bwtui.tui.screens.jobs import JobScreen
 from tests.tui.audited import AuditedStage
 from tests.tui.doubles import Clock
 from tests.tui.picture import lines, text
@@ -25,7 +25,7 @@ PLAN: dict[str, Any] = {
 
 @pytest.fixture(autouse=True)
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep reports where nobody else looks."""
+    """Keep reports in a separate folder."""
     monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path / "state"))
 
 
@@ -40,7 +40,7 @@ async def test_verify_shows_how_far_it_is_and_opens_the_report(tmp_path: Path, s
         await stage.press("enter")
         await stage.until_reading()
         assert isinstance(stage.app.screen, JobScreen)
-        stage.app.screen.look()
+        stage.app.screen.refresh_progress()
         await stage.pilot.pause()
         shown = text(stage.app)
         assert "✓ starting Spark" in shown
@@ -87,7 +87,7 @@ async def test_a_cancelled_command_ends(tmp_path: Path) -> None:
         assert job is not None
         await stage.press("c")
         await stage.until(lambda: job.ended is not None)
-        assert "cancelled: nothing of it runs any more" in text(stage.app)
+        assert "cancelled: the command has ended" in text(stage.app)
         assert job.ended is not None
         assert job.ended.code == 130
         await stage.press("escape")
@@ -142,7 +142,7 @@ async def test_leaving_ends_what_runs_after_a_question(tmp_path: Path) -> None:
         assert job.ended is None, "Esc stays"
         await stage.press("q")
         await stage.pilot.press("y")
-        # The command's end is told to the screens before they close, by another task.
+        # A separate task reports the command's end to the screens before they close.
         while stage.app.return_value is None:
             await stage.pilot.pause(0.02)
     assert stage.app.return_value == "quit"
@@ -162,7 +162,7 @@ async def test_a_replay_is_looked_at_before_it_is_sent(tmp_path: Path) -> None:
         await stage.end(PLAN)
         shown = text(stage.app)
         assert "would send 151 messages, 4.00 kB" in shown
-        assert "may hold 140 of these messages already" in shown
+        assert "may already contain 140 of these messages" in shown
         assert "▲ keys move" in shown
         assert "2 schemas, 1 to be registered" in shown
         await stage.press("enter")
@@ -170,11 +170,11 @@ async def test_a_replay_is_looked_at_before_it_is_sent(tmp_path: Path) -> None:
         await stage.press("escape", "r", "enter")
         await stage.until_reading()
         await stage.end(PLAN)
-        assert "type orders to go on" in text(stage.app), "the topic exists: it can't be undone"
+        assert "type orders to continue" in text(stage.app), "the topic exists: it can't be undone"
         await stage.press("y", "enter")
         assert stage.audit.job is None
         assert len(stage.commands) == 2, "y is not its name"
-        assert "That is not orders" in stage.notices
+        assert "The typed name is not orders" in stage.notices
         await stage.press("backspace")
         await stage.type("orders")
         await stage.press("enter")
@@ -191,7 +191,7 @@ async def test_a_dry_run_in_the_background_waits_to_be_looked_at(tmp_path: Path)
         await stage.until_reading()
         await stage.press("escape")
         await stage.end(PLAN)
-        assert "The dry run is done" in stage.notices
+        assert "The dry run has finished" in stage.notices
         await stage.press("r")
         assert "would send 151 messages" in text(stage.app)
 
@@ -209,7 +209,7 @@ async def test_mending_replays_what_the_report_misses(tmp_path: Path) -> None:
         await stage.press("escape")
         stage.audit.report = parse_report(stage.raw | {"classes": {"lost_acked": 0}})
         await stage.press("M")
-        assert "nothing to mend" in stage.notices
+        assert "nothing to replay" in stage.notices
 
 
 async def test_a_plan_to_mend_ends_with_the_report_that_it_is_of(tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ async def test_a_plan_to_mend_ends_with_the_report_that_it_is_of(tmp_path: Path)
         await stage.press("v", "enter")
         await stage.until_reading()
         await stage.end(stage.raw, code=1)
-        # What was looked at would not be what is sent.
+        # The plan belongs to the previous report, so M opens the form again.
         await stage.press("M")
         assert isinstance(stage.app.screen, FormScreen)
 
@@ -251,7 +251,7 @@ async def test_what_says_nothing_is_told_with_its_exit_code() -> None:
     import sys
 
     ended = await CommandProcess((), (sys.executable, "-c", "raise SystemExit(7)")).run()
-    assert ended.error == "the command ended with exit code 7 and said nothing"
+    assert ended.error == "the command ended with exit code 7 and without an error message"
     ended = await CommandProcess((), (sys.executable, "-c", "print('[1]')")).run()
     assert (ended.code, ended.output, ended.error) == (0, b"[1]\n", "")
 
@@ -264,7 +264,7 @@ async def test_a_command_line_that_everybody_sees_has_no_password() -> None:
     seen = Path(f"/proc/{child._process.pid}/cmdline").read_bytes()
     ended = await running
     assert b"bwtui" in seen and b"hunter2" not in seen
-    # Its arguments it has all the same.
+    # It still has its arguments.
     assert (ended.code, ended.error) == (2, "no such option --registry")
 
 
@@ -277,7 +277,7 @@ async def test_a_replay_into_topics_that_it_makes_needs_no_name(tmp_path: Path) 
         await stage.press("r", "enter")
         await stage.until_reading()
         await stage.end(PLAN | {"topics": new})
-        assert "to go on" not in text(stage.app)
+        assert "to continue" not in text(stage.app)
         await stage.press("y")
         await stage.until_reading()
         assert stage.commands[-1][-1] == "--yes"

@@ -1,4 +1,4 @@
-"""What is sent again, on the screens: how far it is, and what may be asked of it."""
+"""Backfills on the screens: their progress and their actions."""
 
 from dataclasses import replace
 
@@ -7,8 +7,8 @@ import pytest
 from bwtui.errors import RefusedError
 from bwtui.model.backfill import BackfillCommand, BackfillRequest, BackfillStatus
 from bwtui.model.status import Status
-from bwtui.tui.choices.choices import Choices
-from bwtui.tui.screens.audit.forms import AskScreen
+from bwtui.tui.choices import Choices
+from bwtui.tui.screens.dialogs import AskScreen
 from bwtui.tui.state import ViewSettings
 from tests.tui.doubles import Stage
 from tests.tui.pictured import compare, steady
@@ -56,14 +56,14 @@ STATUSES = (
 
 
 class Sending(Shop):
-    """A relay that sends rows again."""
+    """A relay with backfills."""
 
     def status(self, now: float) -> Status:
         return replace(super().status(now), backfills=STATUSES)
 
 
 class Asked:
-    """What the relay was asked for."""
+    """The requests that the relay received."""
 
     def __init__(self) -> None:
         self.requests: list[BackfillRequest] = []
@@ -85,7 +85,7 @@ class Asked:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
-    """What is asked, in place of a relay."""
+    """Record requests in place of a relay."""
     asked = Asked()
     monkeypatch.setattr("bwtui.tui.screens.backfills.send_again", asked.send_again)
     monkeypatch.setattr("bwtui.tui.screens.backfills.control_backfill", asked.control)
@@ -93,7 +93,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
 
 
 def notices(stage: Stage) -> str:
-    """What was told in notices."""
+    """Return the text of all notices."""
     return " ".join(f"{notice.title} {notice.message}" for notice in stage.app._notifications)
 
 
@@ -117,7 +117,7 @@ async def test_the_line_is_gone_where_nothing_is_sent_again() -> None:
         assert "↻" not in await steady(stage)
         await stage.press("b")
         await stage.advance(1)
-        assert "nothing is sent again, and nothing was; B on a table" in await steady(stage)
+        assert "no backfill requests yet; B on a table" in await steady(stage)
 
 
 async def test_a_table_is_sent_again_after_a_question(asked: Asked) -> None:
@@ -126,13 +126,13 @@ async def test_a_table_is_sent_again_after_a_question(asked: Asked) -> None:
         await stage.advance(2)
         await stage.press("B")
         assert isinstance(stage.app.screen, AskScreen)
-        assert "Consumers get every row once more" in await steady(stage)
+        assert "Consumers receive every row once more" in await steady(stage)
         await stage.press("enter")
         assert asked.requests == [], "what Enter means by chance"
         await stage.press("B", "y")
         await stage.advance(1)
         (wanted,) = asked.requests
-        assert wanted.table in stage.app.model.picture.status.tables  # type: ignore[union-attr]
+        assert wanted.table in stage.app.model.snapshot.status.tables  # type: ignore[union-attr]
         assert "5-x" in notices(stage)
         asked.refuses = True
         await stage.press("B", "y")
@@ -158,7 +158,7 @@ async def test_one_is_paused_and_cancelled(asked: Asked) -> None:
         assert asked.commands[1:] == [("3-order_items", "cancel")]
         await stage.press("down", "h")
         await stage.advance(1)
-        assert "2-products is over: failed" in notices(stage)
+        assert "request 2-products has already ended: failed" in notices(stage)
         assert len(asked.commands) == 2
 
 

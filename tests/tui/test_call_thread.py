@@ -1,11 +1,11 @@
-"""A thread for blocking calls, as long as it is needed."""
+"""A thread for blocking calls, which lives as long as it is needed."""
 
 import asyncio
 import threading
 
 import pytest
 
-from bwtui.tui.journey.call_thread import CallThread
+from bwtui.tui.audit.records import CallThread
 from tests.waiting import eventually
 
 

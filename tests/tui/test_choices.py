@@ -1,5 +1,6 @@
-"""What is chosen in bwtui.toml: keys and colours, and what is said of those that can't be."""
+"""The choices in bwtui.toml: keys and colours, and the errors for invalid ones."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,14 +14,15 @@ from bwtui import config
 from bwtui.cli import config as command
 from bwtui.cli.main import CONTEXT, guarded
 from bwtui.errors import UsageError
-from bwtui.tui.action import choose_keys
-from bwtui.tui.actions import ACTIONS
-from bwtui.tui.choices.choices import Choices, chosen
-from bwtui.tui.choices.keys import parse_key
+from bwtui.tui.actions import ACTIONS, choose_keys
+from bwtui.tui.audit.report import parse_report
+from bwtui.tui.choices import Choices, chosen, parse_key
 from bwtui.tui.keys import name_of
 from bwtui.tui.screens.dialogs import HelpScreen, LeaveScreen
 from bwtui.tui.state import ViewSettings
 from bwtui.tui.theme import BASIC, HIGH_CONTRAST, NAMES, THEMES, contrast, named
+from bwtui.tui.widgets.audit import ClassGrid
+from tests.tui.audited import REPORTS
 from tests.tui.doubles import Stage
 from tests.tui.picture import help_cells, lines, text
 from tests.tui.recorded import RecordedStage
@@ -28,7 +30,7 @@ from tests.tui.recorded import RecordedStage
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty current folder; afterwards, the actions' own keys."""
+    """An empty current folder; the default keys are restored afterwards."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "user"))
     yield tmp_path
@@ -36,13 +38,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def written(toml: str, profile: str | None = None) -> Choices:
-    """Return the choices of such a file."""
+    """Return the choices in such a file."""
     Path("bwtui.toml").write_text(toml)
     return chosen(config.load(profile=profile, environ={}))
 
 
 def refused(toml: str) -> tuple[str, str]:
-    """Return the error of such a file, and its hint; 'config validate' gives the same."""
+    """Return the error for such a file, and its hint; 'config validate' gives the same."""
     with pytest.raises(UsageError) as caught:
         written(toml)
     said = CliRunner().invoke(command.config, ["validate"], **CONTEXT)
@@ -89,7 +91,17 @@ async def test_a_sentence_names_the_key_that_was_chosen() -> None:
     stage = RecordedStage(session=ViewSettings(choices=written('[keys]\nstep-on = "f3"\n')))
     async with stage.run():
         await stage.press("2", "g")
-        assert "nothing has happened yet; F3 goes to the first change" in text(stage.app)
+        assert "no change before this position; F3 goes to the first change" in text(stage.app)
+
+
+async def test_the_audit_screen_names_the_chosen_keys() -> None:
+    choices = written('[keys]\nall-classes = "f3"\nopen = "f2"\n')
+    stage = Stage(session=ViewSettings(choices=choices))
+    async with stage.run((160, 45)):
+        stage.app.audit.report = parse_report(json.loads((REPORTS / "database.json").read_text()))
+        await stage.show("audit")
+        assert stage.app.screen.query_one(ClassGrid).remark.endswith(" empty · F3")
+        assert "F2: expected and actual message" in text(stage.app)
 
 
 async def test_the_next_app_has_its_own_keys_again() -> None:
@@ -121,19 +133,23 @@ async def test_the_ends_of_a_recording_and_of_its_lists_can_part() -> None:
 @pytest.mark.parametrize(
     ("line", "problem", "hint"),
     [
-        ('paus = "p"', "./bwtui.toml [keys]: paus: there is no such action", "did you mean 'pause'?"),
-        ('pause = "foo"', "./bwtui.toml [keys]: pause: there is no key 'foo'", "such as 'p'"),
-        ('pause = "shift+g"', "can't be told from the character", "write 'G'"),
-        ('pause = "ctrl+i"', "a terminal sends Tab for 'ctrl+i'", "another letter"),
+        ('paus = "p"', "./bwtui.toml [keys]: paus: unknown action", "did you mean 'pause'?"),
+        ('pause = "foo"', "./bwtui.toml [keys]: pause: unknown key 'foo'", "such as 'p'"),
+        ('pause = "shift+g"', "the same as the character", "write 'G'"),
+        ('pause = "ctrl+i"', "terminals send Tab for 'ctrl+i'", "different letter"),
         ('pause = "ctrl+1"', "not every terminal sends 'ctrl+1'", "letter"),
-        ('pause = ""', "there is no key ''", "such as"),
-        ('pause = "\\u001b"', "is no key", "such as"),
+        ('pause = ""', "unknown key ''", "such as"),
+        ('pause = "\\u001b"', "is not a key", "such as"),
         ("pause = 1", "./bwtui.toml [keys]: pause: expected a string, or a list of strings", "quotes"),
         ("pause = []", "./bwtui.toml [keys]: pause: expected a string, or a list of strings", "quotes"),
-        ('pause = "/"', "./bwtui.toml [keys]: pause: / is also the key of filter", "give filter another one"),
-        ('sort = "p"', "./bwtui.toml [keys]: sort: p is also the key of place", "another one"),
-        ('up = "s"', "./bwtui.toml [keys]: up: s is also the key of sort", "another one"),
-        ('sort = "6"', "./bwtui.toml [keys]: sort: 6 is also the key of show-slots", "another one"),
+        (
+            'pause = "/"',
+            "./bwtui.toml [keys]: pause: / is already the key of filter",
+            "give filter a different key",
+        ),
+        ('sort = "p"', "./bwtui.toml [keys]: sort: p is already the key of place", "a different key"),
+        ('up = "s"', "./bwtui.toml [keys]: up: s is already the key of sort", "a different key"),
+        ('sort = "6"', "./bwtui.toml [keys]: sort: 6 is already the key of show-slots", "a different key"),
     ],
 )
 def test_keys_that_can_not_be(line: str, problem: str, hint: str) -> None:
@@ -262,14 +278,14 @@ def test_another_background_takes_the_rest_with_it() -> None:
 @pytest.mark.parametrize(
     ("lines_", "problem", "hint"),
     [
-        ('name = "drak"', "./bwtui.toml [theme]: name: there is no theme 'drak'", "did you mean 'dark'?"),
-        ('base = "lite"\nerror = "red"', "[theme]: base: there is no theme 'lite'", "'light'"),
-        ('acent = "#fff"', "./bwtui.toml [theme]: acent: a theme has no such key", "did you mean 'accent'?"),
-        ('accent = "bleu"', "./bwtui.toml [theme]: accent: 'bleu' is no colour", "#rrggbb"),
-        ('accent = "#ff"', "'#ff' is no colour", "#rrggbb"),
-        ('accent = "#ffffff00"', "is no colour", "#rrggbb"),
-        ('accent = "ansi_red"', "is no colour", "#rrggbb"),
-        ('accent = "auto"', "is no colour", "#rrggbb"),
+        ('name = "drak"', "./bwtui.toml [theme]: name: unknown theme 'drak'", "did you mean 'dark'?"),
+        ('base = "lite"\nerror = "red"', "[theme]: base: unknown theme 'lite'", "'light'"),
+        ('acent = "#fff"', "./bwtui.toml [theme]: acent: unknown theme key", "did you mean 'accent'?"),
+        ('accent = "bleu"', "./bwtui.toml [theme]: accent: 'bleu' is not a colour", "#rrggbb"),
+        ('accent = "#ff"', "'#ff' is not a colour", "#rrggbb"),
+        ('accent = "#ffffff00"', "is not a colour", "#rrggbb"),
+        ('accent = "ansi_red"', "is not a colour", "#rrggbb"),
+        ('accent = "auto"', "is not a colour", "#rrggbb"),
         ('accent = ["#fff", "#000"]', "accent: expected one string", "brackets"),
         ("accent = 3", "accent: expected a string", "quotes"),
         ('background = "white"', "[theme]: background: ", "more contrast"),

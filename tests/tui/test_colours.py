@@ -1,7 +1,7 @@
 """The screens in every theme, without colours, with sixteen, and with wide characters.
 
-What has which colour stands in ``snapshots/*.tones``, letter for letter (`tests.tui.cells.TONES`), and is the
-same in all themes. ``BWTUI_UPDATE_SNAPSHOTS=1 pytest tests/tui/test_colours.py`` writes them anew.
+``snapshots/*.tones`` contains the colours, letter for letter (`tests.tui.cells.TONES`), which are the same in
+all themes. ``BWTUI_UPDATE_SNAPSHOTS=1 pytest tests/tui/test_colours.py`` rewrites them.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from tests.tui.shop_history import history
 
 SIZES = ((80, 24), (160, 45), (250, 70))
 MODES = ("overview", "changes", "registry", "errors", "slots", "consumers")
-#: Wide, joined and combined characters: two cells each, one for several, and none.
+#: Wide, joined and combined characters: of two cells each, one cell for several, and none.
 WIDE = (
     "注文.受注明細",
     "public.👩‍👩‍👧‍👦family",
@@ -40,7 +40,7 @@ class WideShop(Shop):
         return dict(zip(WIDE, TABLES.values(), strict=True))
 
     def changes(self, now: float, after: int) -> list[ChangeSample]:
-        """Return the shop's, with values in other scripts."""
+        """Return the shop's changes, with values in other scripts."""
         return [self._widened(change) for change in super().changes(now, after)]
 
     def _widened(self, change: ChangeSample) -> ChangeSample:
@@ -51,7 +51,7 @@ class WideShop(Shop):
 
 
 async def shown(stage: Stage, mode: str) -> None:
-    """Show a screen with everything in it."""
+    """Show a screen with all its elements."""
     stage.relay.past = history(NOON + 71)
     await stage.advance(8)
     await stage.show(mode)
@@ -73,7 +73,7 @@ async def test_all_themes_paint_the_same_and_can_be_read(mode: str, size: tuple[
             await stage.press("t")
     assert len({text for text, _ in pictures.values()}) == 1, "a theme changes nothing but colours"
     if mode == "registry":
-        # A schema's text has colours of a highlighter's.
+        # A schema's text has the highlighter's colours.
         return
     assert len({kinds for _, kinds in pictures.values()}) == 1, "and all of them at once"
     compare_text(f"{mode}-{size[0]}x{size[1]}.tones", pictures[THEMES[0].name][1])

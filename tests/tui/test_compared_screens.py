@@ -8,14 +8,12 @@ from typing import Any
 
 import pytest
 
-from bwtui.tui.audit.kafka_records import SingleRecordReader, TopicRecord
+from bwtui.tui.audit.records import SingleRecordReader, TopicRecord
 from bwtui.tui.audit.report import AuditReport, parse_report, read_report
 from bwtui.tui.audit.session import AuditSession, Connections
-from bwtui.tui.report_app import ReportApp
-from bwtui.tui.screens.audit.comparison import ComparisonScreen
-from bwtui.tui.widgets.audit.classes import ClassGrid
-from bwtui.tui.widgets.audit.field_pairs import FieldPairs
-from bwtui.tui.widgets.audit.findings import FindingList
+from bwtui.tui.recording_app import ReportApp
+from bwtui.tui.screens.audit import ComparisonScreen
+from bwtui.tui.widgets.audit import ClassGrid, FieldPairs, FindingList
 from tests.tui.audited import NOW_MS, REPORTS, AuditedStage, FakeKafka
 from tests.tui.doubles import Clock
 from tests.tui.picture import lines, text
@@ -28,17 +26,17 @@ VALUE = (
 
 
 def framed(number: int, *fields: bytes) -> bytes:
-    """Return a key or a value whose fields are all there."""
+    """Return a key or a value with all its fields."""
     return b"\0" + number.to_bytes(4, "big") + b"".join(b"\2" + one for one in fields)
 
 
 def string(content: str) -> bytes:
-    """Return a short text as Avro has it."""
+    """Return a short text in Avro's encoding."""
     return bytes([len(content) * 2]) + content.encode()
 
 
 def kafka() -> FakeKafka:
-    """Return what the topics of the report hold."""
+    """Return the topics' records for the report."""
     found = FakeKafka(
         {
             ("shop.orders", 2, 21): TopicRecord(
@@ -56,13 +54,12 @@ def kafka() -> FakeKafka:
 
 
 def app_of(report: AuditReport, side: SingleRecordReader | None = None) -> ReportApp:
-    """Return the app over a report."""
     connections = None if side is None else Connections("", "", (), lambda broker, registry: side)
     return ReportApp("report.json", AuditSession(connections, report), Clock())
 
 
 async def opened(report: AuditReport, at: int, check: Callable[[ReportApp], None]) -> None:
-    """Open both sides of a finding, and check what is shown."""
+    """Open both sides of a finding, and check the screen."""
     app = app_of(report, kafka())
     async with app.run_test(size=(130, 36)) as pilot:
         await pilot.press("enter", *["down"] * at, "enter")
@@ -88,7 +85,7 @@ async def test_a_database_is_told_in_its_own_words(size: tuple[int, int]) -> Non
     async with app.run_test(size=size) as pilot:
         await pilot.pause()
         shown = text(app)
-        assert lines(app)[1] == " Audit  the report alone", "there is no recording that could be open"
+        assert lines(app)[1] == " Audit  only the report", "there is no recording that could be open"
         assert "✗ ANOMALIES  4 in 40 rows in the tables, 41 rows in the topics" in shown
         assert "masked" not in shown
         await pilot.press("enter")
@@ -107,12 +104,12 @@ async def test_a_database_is_told_in_its_own_words(size: tuple[int, int]) -> Non
 async def test_a_row_that_differs() -> None:
     def check(app: ReportApp) -> None:
         shown = text(app)
-        assert "Expected: the table's row" in shown and "Found: the topic's latest value" in shown
+        assert "Expected: the table's row" in shown and "Actual: the topic's latest value" in shown
         assert "shop.orders 2@21  key id=2" in shown
         assert "Table has" in shown and "Topic has" in shown
         assert "Sent" not in shown and "PostgreSQL said" not in shown and "recording" not in shown
         assert rows(app)[:2] == [["≠", "id", "2", "3"], ["≠", "note", "note 2", "note 3"]]
-        # The report names what differs; a value that it does not name is not made up.
+        # The report names the differing values; a value that it does not name is not made up.
         assert ["", "status", "no difference", "new"] in rows(app)
 
     await opened(read("database"), 0, check)
@@ -131,7 +128,7 @@ async def test_the_key_that_no_row_has_is_decoded() -> None:
 
 async def test_a_key_that_can_not_be_decoded_says_why() -> None:
     def check(app: ReportApp) -> None:
-        assert "✗ key: 4 bytes that can't be read: it does not start" in text(app)
+        assert "✗ key: 4 bytes that can't be decoded: it does not start" in text(app)
         assert rows(app) == []
 
     await opened(read("database"), 2, check)
@@ -174,7 +171,7 @@ async def test_a_row_without_a_key_and_one_that_is_undecided() -> None:
     def check(app: ReportApp) -> None:
         shown = text(app)
         assert "2 in the table, 1 in the topic" in shown
-        assert "no record of it is there" in shown
+        assert "the topic has no record of this key" in shown
         assert rows(app) == [["", "a", "1", "–"]]
 
     await opened(replace(report, findings=(finding,)), 0, check)
@@ -202,7 +199,7 @@ async def test_a_masked_report_says_so(size: tuple[int, int]) -> None:
         await pilot.pause()
         shown = text(app)
         assert "values are masked · 1 missing_key" in lines(app)[3]
-        assert "values are masked: 'bwtui verify --show-values' shows them" in shown
+        assert "values are masked; use 'bwtui verify --show-values'" in shown
         await pilot.press("enter")
         await app.workers.wait_for_complete()
         await pilot.pause()
@@ -212,7 +209,7 @@ async def test_a_masked_report_says_so(size: tuple[int, int]) -> None:
 
 def test_what_is_masked() -> None:
     assert read("database-masked").masked
-    # A key that can't be decoded has a mask, whatever was asked for.
+    # A key that can't be decoded is masked, whatever was requested.
     assert not read("database").masked
     old = {"masked": None}
     assert read("database-masked", **old).masked and not read("database", **old).masked
@@ -223,7 +220,7 @@ def test_what_is_masked() -> None:
 async def test_two_recordings() -> None:
     def missing(app: ReportApp) -> None:
         shown = text(app)
-        assert "Expected: the first recording" in shown and "Found: the second recording" in shown
+        assert "Expected: the first recording" in shown and "Actual: the second recording" in shown
         assert "First has" in shown and "Second has" in shown and "Kafka" not in shown
         assert "it has the row, at position 40" in shown and "it does not have the row" in shown
         assert "bwtui open recordings/a --at 0/" in shown and "bwtui open recordings/b" not in shown
@@ -252,7 +249,7 @@ def test_a_report_of_old_is_of_a_recording() -> None:
     assert read("recordings").question == "recordings"
 
 
-# Enter, from wherever one came.
+# Enter, from every screen that leads there.
 
 
 @pytest.mark.parametrize(

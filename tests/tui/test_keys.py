@@ -1,4 +1,4 @@
-"""Every key that help names does what help says, on a relay; test_recorded_keys.py has the others.
+"""Every key in help does what help says, on a relay; test_recorded_keys.py has the others.
 
 `CHECKS` has one check for every action of the registry; it is run once for every key of that action.
 """
@@ -11,22 +11,19 @@ import pytest
 from textual.command import CommandPalette
 from textual.widgets import Input
 
-from bwtui.tui.action import Action
-from bwtui.tui.actions import actions
+from bwtui.tui.actions import Action, actions
 from bwtui.tui.audit.report import parse_report
 from bwtui.tui.keys import key_text
 from bwtui.tui.screens.backfills import BackfillsScreen
 from bwtui.tui.screens.base import RelayScreen
-from bwtui.tui.screens.dead_letters import DeadLettersScreen
-from bwtui.tui.screens.dialogs import HelpScreen, LeaveScreen
-from bwtui.tui.screens.journey.live import LiveJourney
-from bwtui.tui.screens.jump import JumpScreen
-from bwtui.tui.screens.table import TableScreen
-from bwtui.tui.screens.versions import VersionsScreen
-from bwtui.tui.widgets.audit.classes import ClassGrid
+from bwtui.tui.screens.changes import TableScreen
+from bwtui.tui.screens.dialogs import HelpScreen, JumpScreen, LeaveScreen
+from bwtui.tui.screens.errors import DeadLettersScreen
+from bwtui.tui.screens.journey import LiveJourney
+from bwtui.tui.screens.registry import VersionsScreen
+from bwtui.tui.widgets.audit import ClassGrid
 from bwtui.tui.widgets.filter_bar import FilterBar
-from bwtui.tui.widgets.grid import Grid
-from bwtui.tui.widgets.item_list import ItemList
+from bwtui.tui.widgets.grid import Grid, ItemList
 from tests.tui.audited import REPORTS
 from tests.tui.doubles import Stage
 from tests.tui.picture import help_cells, text
@@ -49,7 +46,7 @@ def check(*names: str) -> Callable[[Check], Check]:
 
 
 def screen(stage: Stage) -> RelayScreen:
-    """Return the screen that is shown."""
+    """Return the current screen."""
     assert isinstance(stage.app.screen, RelayScreen)
     return stage.app.screen
 
@@ -60,7 +57,7 @@ def grid(stage: Stage) -> Grid:
 
 
 def listing(stage: Stage) -> ItemList:
-    """Return its main list where that is one that sorts."""
+    """Return its main list, which must be sortable."""
     found = grid(stage)
     assert isinstance(found, ItemList)
     return found
@@ -123,19 +120,19 @@ async def _verify(stage: Stage, press: Press) -> None:
     assert stage.app.current_mode == "overview"
 
 
-@check("look_closer('versions')")
+@check("open_details('versions')")
 async def _versions(stage: Stage, press: Press) -> None:
     await stage.show("registry")
     await press()
     assert isinstance(stage.app.screen, VersionsScreen)
     assert stage.app.screen.subject == "audit-value"
-    # There it holds the version that is selected, and lets it go.
+    # There it pins the selected version, and releases it.
     for mark in ("held", ""):
         await press()
         assert listing(stage).rows[0].cells[0].text == mark
 
 
-@check("look_closer('letters')")
+@check("open_details('letters')")
 async def _letters(stage: Stage, press: Press) -> None:
     await press()
     assert isinstance(stage.app.screen, DeadLettersScreen)
@@ -153,10 +150,10 @@ async def _try_ddl(stage: Stage, press: Press) -> None:
 async def _send_all_again(stage: Stage, press: Press) -> None:
     await stage.press("l")
     await press()
-    assert [one.message for one in stage.app._notifications] == ["There is no letter"]
+    assert [one.message for one in stage.app._notifications] == ["There are no dead letters"]
 
 
-@check("look_closer('backfills')")
+@check("open_details('backfills')")
 async def _backfills(stage: Stage, press: Press) -> None:
     await press()
     assert isinstance(stage.app.screen, BackfillsScreen)
@@ -194,7 +191,7 @@ async def _repair(stage: Stage, press: Press) -> None:
     await stage.show("audit")
     await press()
     assert [one.message for one in stage.app._notifications] == [
-        "There is no audit yet: verify the tables first"
+        "There is no audit yet; verify the tables first"
     ]
 
 
@@ -400,7 +397,7 @@ async def _export_all(stage: Stage, press: Press) -> None:
 
 
 def exported(stage: Stage) -> list[dict[str, str]]:
-    """Return what was written into the current folder."""
+    """Return the text of the file written into the current folder."""
     (path,) = Path().glob("bwtui-shop-Overview-*.jsonl")
     assert f"./{path}" in stage.told[-1]
     return [json.loads(line) for line in path.read_text().splitlines()]
@@ -428,7 +425,7 @@ async def _leave(stage: Stage, press: Press) -> None:
     assert isinstance(stage.app.screen, LeaveScreen)
 
 
-@check("look_closer('journey')")
+@check("open_details('journey')")
 async def _journey(stage: Stage, press: Press) -> None:
     await press()
     assert not isinstance(stage.app.screen, LiveJourney)
@@ -459,5 +456,5 @@ async def _fleet(stage: Stage, press: Press) -> None:
     told: list[str] = []
     stage.app.notify = lambda message, **more: told.append(message)  # type: ignore[method-assign]
     await press()
-    assert ["shows all that run" in one for one in told] == [True]
+    assert ["lists all relays" in one for one in told] == [True]
     assert stage.app.is_running

@@ -1,46 +1,73 @@
-"""The dead letters: which there are, each with its row, and what has them sent again."""
+"""The dead letters: the list, each with its row, and the action that sends them again."""
 
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from textual.widgets import Static
 
+from bwtui.errors import RefusedError
 from bwtui.kafka.dead_letter_topic import identity
+from bwtui.model.backfill import BackfillStatus
 from bwtui.model.service_views import DeadLetterPosition, DeadLetterTopic
-from bwtui.relay.dead_letters.action_log import DeadLetterAction, DeadLetterActionLog
-from bwtui.sink.dead_letter_file import DeadLetterFile
-from bwtui.sink.dead_letter_writer import ChangeIdentity, DeadLetterWriter, DroppedRow
+from bwtui.model.status import Status
+from bwtui.relay.dead_letters import retry
+from bwtui.relay.dead_letters.letters import DeadLetterAction, DeadLetterActionLog
+from bwtui.sink.dead_letters import ChangeIdentity, DeadLetterFile, DeadLetterWriter, DroppedRow
 from bwtui.state_folder import state_folder
-from bwtui.tui.screens.audit.forms import AskScreen
-from bwtui.tui.widgets.item_list import ItemList
+from bwtui.tui.screens.dialogs import AskScreen
+from bwtui.tui.screens.errors import DeadLettersScreen
+from bwtui.tui.widgets.grid import ItemList
 from tests.tui.doubles import Stage
 from tests.tui.picture import text
 from tests.tui.pictured import compare
 from tests.tui.recorded import RecordedStage
-from tests.tui.shop import Shop
+from tests.tui.shop import NOON, Shop
 
 SIZES = ((80, 24), (160, 45), (250, 70))
 
 
 @pytest.fixture
 def letters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DeadLetterWriter:
-    """The made-up relay's."""
+    """The dead letters of the made-up relay."""
     monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path))
     return DeadLetterWriter(state_folder("shop"))
 
 
-def keep(letters: DeadLetterWriter, number: int, operation: str = "update", title: str = "Kettle") -> None:
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[retry.TableRetry]:
+    """The requests that reach the relay; the relay does not run."""
+    requests: list[retry.TableRetry] = []
+
+    def submit(relay: str, request: retry.TableRetry) -> tuple[BackfillStatus, bool]:
+        if request.table == "public.refused":
+            raise RefusedError("public.refused is not captured", "see 'bwtui status'")
+        requests.append(request)
+        return BackfillStatus(f"1-{relay}", request.table), False
+
+    monkeypatch.setattr(retry, "submit", submit)
+    return requests
+
+
+def keep(
+    letters: DeadLetterWriter,
+    number: int,
+    operation: str = "update",
+    title: str = "Kettle",
+    table: str = "public.products",
+) -> None:
     values = (str(number).encode(), b"K-1", title.encode(), b"9.50", None)
     gone = operation == "delete"
     row = DroppedRow(
-        "public.products",
+        table,
         "products",
         operation,
-        ChangeIdentity(0x16_B3740000 + number, 3, 740 + number),
+        # A backfilled row belongs to no transaction.
+        ChangeIdentity(0x16_B3740000 + number, 3, 0 if operation == "backfill" else 740 + number),
         ("id", "sku", "title", "price", "photo"),
         values if gone else None,
         None if gone else values,
-        ("id",),
+        ("id",) if table == "public.products" else (),
     )
     letter = letters.letter(row, "a message for topic products is larger than it takes", "RowTooLarge")
     letters.keep({**letter, "time": "2026-01-15T11:59:00+00:00"})
@@ -64,7 +91,7 @@ async def test_a_letter_is_shown_with_its_row(letters: DeadLetterWriter, size: t
     stage = Stage(Shop(trouble=True))
     async with stage.run(size):
         seen = " ".join((await opened(stage)).split())
-        assert "2 letters in " in seen
+        assert "2 dead letters in " in seen
         assert "public.products" in seen
         assert sorted(keys(stage)) == ["id=1", "id=2"]
         grid = stage.app.screen.query_one("#letters", ItemList)
@@ -85,7 +112,7 @@ async def test_a_letter_is_shown_with_its_row(letters: DeadLetterWriter, size: t
 @pytest.mark.parametrize("size", SIZES)
 async def test_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("bwtui.tui.screens.dead_letters.state_folder", lambda name: Path("state") / name)
+    monkeypatch.setattr("bwtui.tui.screens.errors.state_folder", lambda name: Path("state") / name)
     monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path))
     for number in range(1, 6):
         keep(DeadLetterWriter(Path("state/shop")), number, "delete" if number == 3 else "update")
@@ -101,8 +128,8 @@ async def test_nothing_was_dropped_and_that_is_said(letters: DeadLetterWriter) -
     async with stage.run():
         assert "no row was dropped" in await opened(stage)
         await stage.press("R")
-        assert [one.message for one in stage.app._notifications] == ["No letter is selected"]
-        # What is dropped while somebody looks comes by itself.
+        assert [one.message for one in stage.app._notifications] == ["No dead letter is selected"]
+        # Rows dropped while the screen is open appear automatically.
         keep(letters, 7)
         await stage.advance(2)
         assert keys(stage) == ["id=7"]
@@ -121,46 +148,119 @@ async def test_what_was_done_about_one_is_told_as_soon_as_it_is_done(letters: De
         assert "dropped: a test row" in text(stage.app)
 
 
-async def test_one_is_sent_again_by_a_statement(letters: DeadLetterWriter) -> None:
+class Retrying(Shop):
+    """A relay that sends the row of a dead letter again."""
+
+    task = BackfillStatus("1-products", "public.products", state="running", requested=NOON)
+
+    def status(self, now: float) -> Status:
+        return replace(super().status(now), backfills=(self.task,))
+
+
+async def test_a_retry_that_was_rejected_again_is_never_shown_as_sent(letters: DeadLetterWriter) -> None:
+    keep(letters, 1)
+    file = DeadLetterFile(letters.path, lambda _: ("id",))
+    file.read()
+    retry = DeadLetterAction(
+        "retry", (file.letters[0].id,), task="1-products", requested=NOON, place=file.end
+    )
+    DeadLetterActionLog("shop").add([retry])
+    stage = Stage(shop := Retrying())
+    async with stage.run((160, 45)):
+        assert "asked: 1-products" in await opened(stage)
+        # The task ends after its new dead letter, and its status arrives before the file has been read again.
+        keep(letters, 1, "backfill")
+        shop.task = replace(shop.task, state="done", ended=NOON + 9)
+        screen, model = stage.app.screen, stage.app.model
+        assert isinstance(screen, DeadLettersScreen)
+        model.live = replace(model.live, status=shop.status(stage.clock.now))
+        screen.refresh_picture()
+        detail = screen.query_one("#letter Static", Static)
+        assert "asked: 1-products" in str(detail.content)
+        await stage.advance(1)
+        assert "refused: its new dead letter: " in text(stage.app)
+
+
+async def test_one_is_sent_again_by_the_relay(
+    letters: DeadLetterWriter, asked: list[retry.TableRetry]
+) -> None:
     keep(letters, 1)
     stage = Stage()
     async with stage.run((120, 40)):
         await opened(stage)
+        await stage.press("R", "escape")
+        assert asked == []
         await stage.press("R")
         assert isinstance(stage.app.screen, AskScreen)
-        seen = text(stage.app)
-        assert "1 row, as it is by then" in seen
-        assert "could stand behind a newer one of its key" in " ".join(seen.split())
+        seen = " ".join(text(stage.app).replace("│", " ").split())
+        assert "1 row, in its current state" in seen
+        assert "a row that no longer exists becomes a tombstone" in seen
         await stage.press("y")
-        assert """|| '"public"."products"' || ' SET '""" in stage.app.clipboard
-        assert """ WHERE "id" IN ('1')$q1$;""" in stage.app.clipboard
+        await stage.app.workers.wait_for_complete()
+        assert [(one.table, one.keys) for one in asked] == [("public.products", (("1",),))]
+        told = [one.message for one in stage.app._notifications]
+        assert told == ["Requested from the relay as 1-shop; it waits for the relay's next start"]
 
 
-async def test_a_deleted_row_is_not_offered_and_that_is_said(letters: DeadLetterWriter) -> None:
-    keep(letters, 2, "delete")
+async def test_without_a_key_it_is_not_offered_and_that_is_said(
+    letters: DeadLetterWriter, asked: list[retry.TableRetry]
+) -> None:
+    keep(letters, 2, table="public.unknown")
     stage = Stage()
     async with stage.run((120, 40)):
         await opened(stage)
         await stage.press("R")
         seen = " ".join(text(stage.app).split())
-        assert "Nothing can be sent again safely" in seen
-        assert "the row was deleted" in seen
+        assert "No row can be sent again by its key" in seen
+        assert "it has no key" in seen
         await stage.press("y")
-        assert stage.app.clipboard == ""
+        assert asked == []
 
 
-async def test_all_that_the_filter_passes_are_sent_again(letters: DeadLetterWriter) -> None:
+async def test_all_open_ones_that_the_filter_passes_are_sent_again(
+    letters: DeadLetterWriter, asked: list[retry.TableRetry]
+) -> None:
     for number in range(1, 13):
         keep(letters, number, "delete" if number == 3 else "update")
+    keep(letters, 13, table="public.unknown")
     stage = Stage()
     async with stage.run((120, 40)):
         await opened(stage)
         await stage.press("ctrl+r")
         seen = " ".join(text(stage.app).split())
-        assert "11 rows, as they are by then" in seen
-        assert "▲ the row was deleted" in seen
+        assert "12 rows, in their current state" in seen
+        assert "▲ it has no key" in seen
         await stage.press("escape", "slash", *"id=1", "enter", "ctrl+r")
-        assert "4 rows, as they are by then" in " ".join(text(stage.app).split())
+        assert "4 rows, in their current state" in " ".join(text(stage.app).split())
+        await stage.press("escape")
+        file = DeadLetterFile(letters.path, lambda _: ("id",))
+        file.read()
+        first = next(letter.id for letter in file.letters if letter.key == (("id", "1"),))
+        DeadLetterActionLog("shop").add([DeadLetterAction("drop", (first,), text="a test row")])
+        await stage.advance(2)
+        await stage.press("ctrl+r")
+        assert "3 rows, in their current state" in " ".join(text(stage.app).split())
+
+
+async def test_a_request_that_the_relay_refuses_is_told(
+    letters: DeadLetterWriter, asked: list[retry.TableRetry], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep(letters, 1)
+    plan = retry.plan
+    monkeypatch.setattr(retry, "plan", lambda found: _with_refused(plan(found)))
+    stage = Stage()
+    async with stage.run((120, 40)):
+        await opened(stage)
+        await stage.press("R", "y")
+        await stage.app.workers.wait_for_complete()
+        told = [one.message for one in stage.app._notifications]
+        assert "public.refused is not captured: see 'bwtui status'" in told[0]
+        assert [one.table for one in asked] == ["public.products"], "the other table's rows are sent"
+
+
+def _with_refused(plan: retry.RetryPlan) -> retry.RetryPlan:
+    plan.requests.insert(0, replace(plan.requests[0], table="public.refused"))
+    return plan
 
 
 async def test_ten_thousand_letters_are_listed(letters: DeadLetterWriter) -> None:
@@ -169,7 +269,7 @@ async def test_ten_thousand_letters_are_listed(letters: DeadLetterWriter) -> Non
     letters.path.write_bytes(b"".join(line.replace(b'"id": "1"', b'"id": "%d"' % n) for n in range(10_000)))
     stage = Stage()
     async with stage.run((160, 45)):
-        assert "10,000 letters" in await opened(stage)
+        assert "10,000 dead letters" in await opened(stage)
         await stage.press("end")
         await stage.advance(1)
         assert len(keys(stage)) == 10_000
@@ -183,7 +283,7 @@ async def test_hostile_rows_and_lines_are_shown_as_they_are(letters: DeadLetterW
     stage = Stage()
     async with stage.run((160, 45)):
         seen = await opened(stage)
-        assert "1 lines of it are no letters" in seen
+        assert "1 lines are not dead letters" in seen
         assert "public.[red]t" in seen
         grid = stage.app.screen.query_one("#letters", ItemList)
         for at in range(2):
@@ -196,7 +296,7 @@ async def test_a_recording_says_where_the_letters_are() -> None:
     stage = RecordedStage()
     async with stage.run():
         await stage.press("4", "l")
-        assert "A recording holds no dead letters, of which there were 1 up to here" in stage.told[0]
+        assert "A recording contains no dead letters; 1 rows were dropped up to here" in stage.told[0]
 
 
 async def test_a_file_that_can_t_be_read_says_so(letters: DeadLetterWriter) -> None:
@@ -226,19 +326,17 @@ async def test_the_place_in_the_topic_is_told_and_what_others_wrote_there(letter
         assert "partition@offset" not in text(stage.app)
         which = identity("public.products", "update", "16/B3740001", 3)
         look = DeadLetterTopic(stage.clock.now, "", (), "dead", 12, 7, 0, (DeadLetterPosition(which, 2, 5),))
-        stage.relay.looks["letters"] = look
+        stage.relay.views["letters"] = look
         await stage.advance(2)
         seen = text(stage.app)
         assert "dead, partition@offset 2@5" in seen
-        assert "12 records in topic dead, 7 of which are no letters" in seen
-        stage.relay.looks["letters"] = replace(look, places=(DeadLetterPosition(which, 2, 5, 4),))
+        assert "12 records in topic dead, 7 of them not dead letters" in seen
+        stage.relay.views["letters"] = replace(look, places=(DeadLetterPosition(which, 2, 5, 4),))
         await stage.advance(2)
         assert "dead, partition@offset 2@5, and 4 older ones" in text(stage.app)
-        stage.relay.looks["letters"] = replace(look, places=())
+        stage.relay.views["letters"] = replace(look, places=())
         await stage.advance(2)
-        assert "not found in dead, of which 12 records were read" in " ".join(
-            text(stage.app).replace("│", " ").split()
-        )
-        stage.relay.looks["letters"] = replace(look, failure="can't reach Kafka at b:9092: timed out")
+        assert "not found in dead among 12 records" in " ".join(text(stage.app).replace("│", " ").split())
+        stage.relay.views["letters"] = replace(look, failure="can't reach Kafka at b:9092: timed out")
         await stage.advance(2)
         assert "✗ can't reach Kafka at b:9092: timed out" in text(stage.app)

@@ -1,18 +1,21 @@
-"""The journey of a key of a relay that runs: sampled changes, Kafka's records, and what is not known."""
+"""The journey of a key of a running relay: sampled changes, Kafka's records, and the unknown parts."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from textual.app import App
 
 from bwtui.kafka.key_reader import StoredRecord
 from bwtui.model.service_views import StageEntry, Stages
 from bwtui.model.status import ChangeSample, FieldChange
-from bwtui.recording.reading.explain import RowKey
+from bwtui.recording.explain import RowKey
 from bwtui.tui.audit.session import RelayAuditSession
-from bwtui.tui.screens.journey.live import LiveJourney
-from bwtui.tui.widgets.item_list import ItemList
-from bwtui.tui.widgets.journey.key_bar import KeyBar
+from bwtui.tui.journey import Point
+from bwtui.tui.screens.journey import LiveJourney
+from bwtui.tui.widgets.grid import ItemList
+from bwtui.tui.widgets.journey import KeyBar, Lifeline
 from tests.tui.doubles import Stage
 from tests.tui.picture import text
 from tests.tui.pictured import compare
@@ -40,7 +43,7 @@ def change(number: int, operation: str, status: str, **more: object) -> ChangeSa
 
 
 class Orders(Shop):
-    """A shop of which just these changes are sampled."""
+    """A shop in which only these changes are sampled."""
 
     sampled: tuple[ChangeSample, ...] = ()
 
@@ -49,7 +52,7 @@ class Orders(Shop):
 
 
 class LiveStage(Stage):
-    """The screens of a relay, and a Kafka with what it sent."""
+    """The screens of a relay, and a Kafka with its messages."""
 
     def __init__(self, *sampled: ChangeSample) -> None:
         shop = Orders()
@@ -85,14 +88,14 @@ async def test_every_stage_has_its_milliseconds() -> None:
             "produced",
             "acknowledged",
             "+3.00 ms",
-            "8.50 ms in all",
+            "8.50 ms in total",
         ):
             assert word in shown
-        assert "of its batch, of 12 messages" in " ".join(shown.split())
+        assert "times of its batch of 12 messages" in " ".join(shown.split())
         assert "2 sampled changes · 2 records in Kafka as of 12:01:02" in shown
-        assert "0@1 as of 12:01:02: JSON is shown, and not judged" in shown
+        assert "0@1 as of 12:01:02: JSON is shown, but not compared" in shown
         assert "this one; 2 records of the key" in shown
-        assert "lsn 0/2, xid 702, change 2 of it" in shown
+        assert "LSN 0/2, xid 702, change 2 of it" in shown
         assert len(screen.points()) == 2
         assert stage.relay.asked_looks[-1] == "stages"
 
@@ -102,12 +105,12 @@ async def test_what_the_relay_notes_later_is_shown() -> None:
     stage = LiveStage(change(1, "insert", "new"), change(2, "update", "paid", passed=(*at[:3], 0.0)))
     async with stage.run((160, 45)):
         await stage.journey()
-        assert "it is under way: its batch of 12 messages was not acknowledged yet" in " ".join(
+        assert "it is under way: its batch of 12 messages is not acknowledged yet" in " ".join(
             text(stage.app).split()
         )
-        stage.relay.looks["stages"] = Stages(1.0, changes=(StageEntry(2, at, 12, False, 0, 1),))
+        stage.relay.views["stages"] = Stages(1.0, changes=(StageEntry(2, at, 12, False, 0, 1),))
         await stage.advance(2)
-        assert "8.50 ms in all" in text(stage.app)
+        assert "8.50 ms in total" in text(stage.app)
 
 
 async def test_a_record_that_was_not_sampled_says_so() -> None:
@@ -122,7 +125,7 @@ async def test_a_record_that_was_not_sampled_says_so() -> None:
         assert "not sampled" in shown
         assert "not among the sampled changes" in shown
         assert "--record DIR" in shown
-        assert "not known: the record has no headers of a relay (--headers)" in shown
+        assert "unknown: the record has no bwtui headers (--headers)" in shown
 
 
 async def test_a_frozen_kafka_and_one_that_is_away() -> None:
@@ -137,8 +140,8 @@ async def test_a_frozen_kafka_and_one_that_is_away() -> None:
         await stage.app.sample()
         await stage.pilot.pause()
         shown = text(stage.app)
-        assert "asking Kafka at kafka:9092…" in shown
-        assert "8.50 ms in all" in shown
+        assert "querying Kafka at kafka:9092…" in shown
+        assert "8.50 ms in total" in shown
         stage.keyed.answers.set()
         await stage.settle()
         assert "2 records in Kafka" in text(stage.app)
@@ -154,7 +157,7 @@ async def test_a_key_without_samples_is_looked_for_by_its_text() -> None:
         await stage.advance(1)
         assert [row.key for row in stage.app.screen.main_grid().rows] == ["record 0@9"]  # type: ignore[attr-defined]
         other = LiveJourney(stage.app, replace(ORDER, values=(b"9",)))
-        assert other.why_nothing() == "no change of this key was sampled; Kafka was not asked yet"
+        assert other.why_nothing() == "no change of this key was sampled, and Kafka has not been queried yet"
         stage.app.push_screen(other)
         await stage.advance(1)
         assert "no change of this key was sampled, and no record of it was found" in text(stage.app)
@@ -165,7 +168,7 @@ async def test_a_changed_key_is_followed() -> None:
     stage = LiveStage(change(1, "update", "paid", fields=fields))
     async with stage.run((160, 45)):
         await stage.journey()
-        assert "was another key before" in text(stage.app)
+        assert "had a different key before" in text(stage.app)
         await stage.press("x")
         assert isinstance(stage.app.screen, LiveJourney)
         assert stage.app.screen.key.values == (b"6",)
@@ -184,12 +187,13 @@ async def test_the_key_that_a_row_had_has_its_tombstone_and_not_the_row_s_place(
         assert isinstance(stage.app.screen, LiveJourney)
         assert stage.app.screen.key == ORDER
         shown = " ".join(text(stage.app).split())
-        assert "✓ 0@5 as of 12:01:04: a tombstone, as the row has another key since" in shown
+        assert "✓ 0@5 as of 12:01:04: a tombstone, because the row's key changed" in shown
         assert "0@40" not in shown
         stage.keyed.records.clear()
         await stage.press("x", "x")
         assert stage.app.screen.key == ORDER
-        assert "opening this journey anew asks again" in " ".join(text(stage.app).split())
+        chosen = stage.app.screen.chosen()
+        assert chosen is not None and "opening this journey again" in chosen.unplaced
 
 
 async def test_headers_of_others_end_no_screen() -> None:
@@ -200,9 +204,7 @@ async def test_headers_of_others_end_no_screen() -> None:
         stage.keyed.records["orders", 0, 9] = StoredRecord(0, 9, at, b'{"id": "7"}', None, headers)
         await stage.journey()
         await stage.press("end")
-        assert "not known: the record has no headers of a relay (--headers)" in " ".join(
-            text(stage.app).split()
-        )
+        assert "unknown: the record has no bwtui headers (--headers)" in " ".join(text(stage.app).split())
 
 
 async def test_what_has_no_key_says_so() -> None:
@@ -241,7 +243,7 @@ async def test_a_key_is_typed_on_the_overview() -> None:
         await stage.advance(1)
         assert isinstance(stage.app.screen, LiveJourney)
         assert stage.app.screen.key == ORDER
-        assert "8.50 ms in all" in text(stage.app)
+        assert "8.50 ms in total" in text(stage.app)
         await stage.press("escape")
         assert stage.app.current_mode == "overview"
         assert not stage.app.screen.query_one(KeyBar).display
@@ -261,6 +263,23 @@ async def test_a_plain_value_is_a_key_of_the_selected_table_and_a_filter_stays_o
         await stage.press("slash", *"7")
         assert "Enter: the journey of public.orders id=7" in text(stage.app)
         await stage.press("backspace", *"audit id=1")
-        assert "not in the key of public.audit: it has none" in text(stage.app)
+        assert "id is not a key column of public.audit" in text(stage.app)
         await stage.press("enter")
         assert stage.app.screen.query_one(KeyBar).display, "it can be mended"
+
+
+class _LifelineApp(App[None]):
+    def compose(self) -> Iterator[Lifeline]:
+        yield Lifeline()
+
+
+async def test_a_change_in_the_middle_gets_its_own_mark_later() -> None:
+    """A record of Kafka may gain its sampled change, and an audit may report a wrong record."""
+    app = _LifelineApp()
+    async with app.run_test(size=(80, 24)):
+        line = app.query_one(Lifeline)
+        marks = []
+        for middle in (Point(5, "update"), Point(5, "delete"), Point(5, "delete", is_bad=True)):
+            line.show([Point(0, "insert"), middle, Point(10, "update")], 0)
+            marks.append(line.render().plain[40])
+    assert marks == ["~", "-", "✗"]

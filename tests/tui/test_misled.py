@@ -1,4 +1,4 @@
-"""What has misled somebody who looked at an incident: causes cut off, counts, and stale details."""
+"""Details that misled an operator in an incident: truncated causes, counts, and stale details."""
 
 from dataclasses import replace
 
@@ -7,7 +7,9 @@ import pytest
 from bwtui.model.service_views import Consumers, GroupEntry, PartitionLag
 from bwtui.model.status import ErrorEntry, Status
 from bwtui.model.verdict import RelayVerdict
+from bwtui.tui.screens.services import GROUPS
 from bwtui.tui.widgets.changes import ChangeDetail, ChangeList
+from bwtui.tui.widgets.grid import ItemList
 from tests.tui.doubles import Stage
 from tests.tui.picture import lines, text
 from tests.tui.shop import Shop
@@ -22,7 +24,7 @@ class Stalled(Shop):
     """A relay whose verdict takes two lines."""
 
     def status(self, now: float) -> Status:
-        """Return the status of a moment."""
+        """Return the status at a moment."""
         says = f"{_CAUSE}; the slot is safe for ≈ 2 h 05 m"
         verdict = RelayVerdict("stalled", says, "kafka", stage="acknowledge", hint="see to the brokers")
         return replace(super().status(now), state="stalled", verdict=verdict)
@@ -37,10 +39,10 @@ async def test_a_verdict_is_told_whole_before_what_matters_less(size: tuple[int,
 
 
 class Noticed(Shop):
-    """A relay with an error that came often, one that is over, and a notice."""
+    """A relay with a frequent error, a resolved one, and a notice."""
 
     def status(self, now: float) -> Status:
-        """Return the status of a moment."""
+        """Return the status at a moment."""
         errors = (
             ErrorEntry(now, "row", "public.orders", "a row was refused", None, 5),
             ErrorEntry(now, "outage", None, "Kafka was away", None, 3, now - 30, now - 8, "Kafka"),
@@ -61,7 +63,7 @@ async def test_what_a_group_has_never_committed_is_not_nothing() -> None:
     async with stage.run((160, 45)):
         unknown = GroupEntry("mailer", "stable", 1, ("public.orders",), 0, None, 1, 4, parts)
         some = replace(unknown, name="report", unread=6_010, unread_since=stage.clock.now - 60)
-        stage.relay.looks["consumers"] = Consumers(stage.clock.now, groups=(unknown, some))
+        stage.relay.views["consumers"] = Consumers(stage.clock.now, groups=(unknown, some))
         await stage.advance(6)
         assert "≥ 6.01k" in text(stage.app)
         assert "caught up" not in text(stage.app)
@@ -71,11 +73,11 @@ async def test_what_a_group_has_never_committed_is_not_nothing() -> None:
         assert "≥ 6.01k" in shown
         assert "≥ 0" in shown
         assert "caught up" not in shown
-        assert "▲ report is furthest behind: ≥ 6.01k messages" in shown
-        stage.relay.looks["consumers"] = Consumers(stage.clock.now, groups=(unknown,))
+        assert "▲ report has the largest lag: ≥ 6.01k messages" in shown
+        stage.relay.views["consumers"] = Consumers(stage.clock.now, groups=(unknown,))
         await stage.advance(1)
-        assert "mailer has committed nothing in 4 partitions that hold messages" in text(stage.app)
-        assert "none is late" not in text(stage.app)
+        assert "mailer has committed no offset in 4 partitions that hold messages" in text(stage.app)
+        assert "none late" not in text(stage.app)
 
 
 async def test_the_detail_is_always_of_the_selected_change() -> None:
@@ -84,7 +86,7 @@ async def test_the_detail_is_always_of_the_selected_change() -> None:
         await stage.show("changes")
         model, changes = stage.app.model, stage.app.screen.query_one(ChangeList)
         last = model.live.changes[-1]
-        # Another engine has come as far as the one before.
+        # A new engine has got as far as the previous one.
         other = replace(last, table="public.elsewhere", key="1444")
         model.live = replace(model.live, changes=(*model.live.changes[:-1], other))
         stage.app.refresh_screens()
@@ -93,3 +95,15 @@ async def test_the_detail_is_always_of_the_selected_change() -> None:
         region = stage.app.screen.query_one(ChangeDetail).region
         detail = "\n".join(line[region.x : region.right] for line in lines(stage.app))
         assert "public.elsewhere  key 1444" in detail
+
+
+async def test_an_unknown_number_of_members_is_not_zero() -> None:
+    stage = Stage()
+    async with stage.run((160, 45)):
+        groups = [GroupEntry(str(members), "stable", members, ("public.orders",)) for members in (None, 0, 1)]
+        stage.relay.views["consumers"] = Consumers(stage.clock.now, groups=tuple(groups))
+        await stage.press("7")
+        await stage.advance(1)
+        rows = stage.app.screen.query_one("#groups", ItemList).rows
+        members = [column.key for column in GROUPS].index("members")
+        assert {row.key: row.cells[members].tone for row in rows} == {"None": "", "0": "warn", "1": ""}

@@ -1,4 +1,4 @@
-"""What Textual does from Python 3.12 on is taken back, on whichever Python the tests run."""
+"""Textual's behaviour from Python 3.12 on is undone, whichever Python runs the tests."""
 
 import asyncio
 from collections.abc import Coroutine

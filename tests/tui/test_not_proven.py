@@ -15,8 +15,7 @@ from bwtui.model.proof import UnprovenTable
 from bwtui.model.status import ErrorEntry, Status
 from bwtui.model.verdict import RelayVerdict
 from bwtui.relay.metrics.measures import Measures
-from bwtui.relay.watch.observation import ServiceNames
-from bwtui.relay.watch.wait import lost_slot, standby_slot
+from bwtui.relay.watch.judge import ServiceNames, lost_slot, standby_slot
 from bwtui.tui.actions import tabs
 from tests.tui.doubles import Stage
 from tests.tui.picture import lines, text
@@ -112,7 +111,7 @@ STATES: dict[str, tuple[str, dict[str, Any]]] = {
 
 @dataclass
 class Open(Shop):
-    """A shop that streams, with what is ``given`` in its status."""
+    """A streaming shop with the fields ``given`` in its status."""
 
     given: dict[str, Any] = field(default_factory=dict)
 
@@ -136,7 +135,7 @@ async def test_a_table_that_is_not_proven_is_told_on_every_screen(mode: str) -> 
         told = top(stage)
         assert "✗ NOT PROVEN" in told and "STREAMING" not in told
         assert f"✗ public.orders is not proven since 0/16B3748: {DELETED.reason}" in told
-        assert "→ run 'bwtui snapshot public.orders' for public.orders" in told
+        assert "→ for public.orders run: bwtui snapshot public.orders" in told
 
 
 @pytest.mark.parametrize("name", STATES)
@@ -158,8 +157,8 @@ async def test_a_state_is_told_on_the_screen_in_status_and_in_metrics(name: str)
     printed = "\n".join(_in_full(status))
     assert sentence in printed and hint in printed
     found = samples_of(Measures(status))
-    assert found["bwtui_verdict", (("verdict", verdict.word),)] == 1
-    assert badge.lower().endswith(verdict.word.replace("_", " "))
+    assert found["bwtui_verdict", (("verdict", verdict.code),)] == 1
+    assert badge.lower().endswith(verdict.code.replace("_", " "))
     assert found["bwtui_tables_not_proven", ()] == len(status.not_proven)
     assert found["bwtui_heal_due", ()] == bool(status.heal)
     assert found["bwtui_errors_open", ()] == ("errors" in changes)
@@ -196,4 +195,4 @@ async def test_figures_that_move_are_not_said_to_stand_still() -> None:
     stage = Stage(Open(given={"not_proven": (DELETED,)}))
     async with stage.run((120, 40)):
         assert "✓ in time" in text(stage.app)
-        assert "stands still" not in text(stage.app)
+        assert "no progress" not in text(stage.app)

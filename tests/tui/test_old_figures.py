@@ -1,4 +1,4 @@
-"""Figures of a relay that has gone silent or ended look old, and nothing that stands still is in time."""
+"""Figures of a silent or ended relay look old, and frozen figures are not shown as current."""
 
 import re
 from dataclasses import replace
@@ -8,7 +8,7 @@ import pytest
 from bwtui.model.status import Status
 from bwtui.model.verdict import RelayVerdict
 from bwtui.relay.process.control import RelayUnresponsive
-from bwtui.tui.widgets.item_list import ItemList
+from bwtui.tui.widgets.grid import ItemList
 from tests.tui.doubles import Stage
 from tests.tui.picture import lines, text
 from tests.tui.shop import Shop
@@ -51,10 +51,10 @@ async def test_figures_that_are_old_look_old(
 
 
 class Waiting(Shop):
-    """A relay that has just begun to stand still."""
+    """A relay that has just stalled."""
 
     def status(self, now: float) -> Status:
-        """Return the status of a moment."""
+        """Return the status at a moment."""
         verdict = RelayVerdict(
             "stalled", "Kafka has acknowledged nothing for 4.0 s", "kafka", stage="acknowledge"
         )
@@ -68,7 +68,7 @@ async def test_a_relay_that_stands_still_is_not_in_time(size: tuple[int, int]) -
         shown = text(stage.app)
         assert "✗ STALLED" in shown
         assert "✓ in time" not in "\n".join(shown.splitlines()[:18])
-        assert "▲ stands still" in shown
+        assert "▲ no progress" in shown
 
 
 @pytest.mark.parametrize("size", SIZES[2:])
@@ -76,8 +76,8 @@ async def test_nobody_is_said_to_be_asked_by_a_relay_that_does_not_run(size: tup
     stage = Stage()
     async with stage.run(size):
         stage.relay.gone = True
-        stage.app.model.live = replace(stage.app.model.live, looks={})
+        stage.app.model.live = replace(stage.app.model.live, views={})
         await stage.advance(3)
         shown = text(stage.app)
-        assert shown.count("not asked: the relay does not run") == 2
-        assert "the relay asks" not in shown
+        assert shown.count("not queried: the relay does not run") == 2
+        assert "the relay is querying" not in shown

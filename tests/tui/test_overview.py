@@ -1,14 +1,12 @@
-"""The overview in three sizes: what it says of the last ten minutes, and of the way to Kafka."""
+"""The overview in three sizes: its account of the last ten minutes, and of the way to Kafka."""
 
 import re
 
 import pytest
 
 from bwtui.model.history import RelayHistory
-from bwtui.tui.plot import ChartSpan, area, levels, rounded_up
 from bwtui.tui.widgets.changes import ChangeList
-from bwtui.tui.widgets.events import EventList
-from bwtui.tui.widgets.latency import histogram
+from bwtui.tui.widgets.history import ChartSpan, EventList, area, histogram, levels, rounded_up
 from tests.tui.doubles import Stage
 from tests.tui.picture import lines, text
 from tests.tui.recorded import RecordedStage
@@ -68,7 +66,8 @@ async def test_what_happened_stands_under_its_time() -> None:
         place = next(i for i, line in enumerate(shown) if "╵11:5" in line)
         signs = [(m.start(), m.group()) for m in re.finditer("[A-Z]", shown[place - 1][:112])]
         assert [sign for _, sign in signs] == ["S", "D", "E", "R", "A"]
-        # The schema came 250 seconds before the stream was opened again, the audit 205 seconds after that.
+        # The schema was registered 250 seconds before the stream was reopened, the audit was 205 seconds
+        # after that.
         at = {sign: where for where, sign in signs}
         assert (at["A"] - at["R"]) * 6 == pytest.approx(205, abs=6)
         assert "E error · R reconnect · S start · D schema · A audit" in shown[place + 1]
@@ -87,7 +86,7 @@ async def test_a_burst_is_cut_off_and_told() -> None:
 async def test_without_a_history_nothing_is_drawn_as_zero() -> None:
     stage = stage_with(RelayHistory())
     async with stage.run((160, 45)):
-        assert "no second is known yet" in text(stage.app)
+        assert "no data yet" in text(stage.app)
 
 
 async def test_a_recording_has_neither_chart_nor_what_it_does_not_time() -> None:
@@ -156,7 +155,7 @@ def test_a_histogram_has_an_axis_of_powers_of_ten() -> None:
     drawn = [line.plain for line in histogram(buckets, 40, 2)]
     assert drawn[-1].split() == ["1", "ms", "10", "ms", "100", "ms"]
     assert drawn[-1].index("10 ms") == 20
-    # What is below zero is shown, too.
+    # Negative latencies are drawn, too.
     assert [place for place, bar in enumerate(drawn[1]) if bar != " "] == [0, 19, 39]
 
 
@@ -173,7 +172,7 @@ async def test_the_largest_terminal_shows_what_happened_and_what_goes_by() -> No
         assert events[0][2].text.startswith("17 times: a message for topic products is larger")
         assert [cells[0].text for cells in events] == sorted((c[0].text for c in events), reverse=True)
         shown = lines(stage.app)
-        # The panels beside each other fill the lines, and none is cut off.
+        # Panels in one row fill the lines, and none is cut off.
         assert all(line[-1] in "│╮╯" for line in shown[2:-1])
         assert stage.app.screen.wants_changes  # type: ignore[attr-defined]
         assert sum(" update " in line for line in shown) > 3

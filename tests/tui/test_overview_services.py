@@ -1,4 +1,4 @@
-"""What the overview shows of slots and consumer groups, where they stand, and how it asks for that."""
+"""Slots and consumer groups on the overview: their contents, their place, and the requests for them."""
 
 import re
 from dataclasses import replace
@@ -11,10 +11,8 @@ from textual.strip import Strip
 from bwtui.model.service_views import Consumers, GroupEntry, SlotEntry, Slots
 from bwtui.model.status import Status
 from bwtui.tui.screens.overview import _LATEST, _TABLES, _VAST, PanelHeights
-from bwtui.tui.widgets.chart import RateChart
-from bwtui.tui.widgets.latency import LatencyPanel
-from bwtui.tui.widgets.overview.consumer_groups import GroupsPanel
-from bwtui.tui.widgets.overview.retained_wal import RetainedWalPanel
+from bwtui.tui.widgets.history import LatencyPanel, RateChart
+from bwtui.tui.widgets.services import GroupsPanel, RetainedWalPanel
 from tests.tui import services
 from tests.tui.doubles import FakeRelay, Stage
 from tests.tui.picture import lines, text
@@ -25,7 +23,7 @@ SIZES = ((160, 45), (250, 70))
 
 
 def panel(stage: Stage, kind: type[RetainedWalPanel] | type[GroupsPanel]) -> list[str]:
-    """The lines of a panel."""
+    """Return the lines of a panel."""
     region = stage.app.screen.query_one(kind).content_region
     shown = [line.ljust(region.right) for line in lines(stage.app)]
     return [line[region.x : region.right].rstrip() for line in shown[region.y : region.bottom]]
@@ -42,7 +40,7 @@ async def test_runway_and_groups_say_who_is_behind(size: tuple[int, int]) -> Non
         assert set(runway[1]) == {"▰", "▱"}
         assert "safe ≈ 7 h 16 m if the relay stopped now" in runway
         assert "✗ trial lost its WAL 9 d 0 h" in runway
-        assert "▲ reporting_2024 37.0 GB, nobody reads 3 d 0 h" in runway
+        assert "▲ reporting_2024 37.0 GB, not in use 3 d 0 h" in runway
         assert "trial" in runway[4], "what is lost comes first"
         groups = panel(stage, GroupsPanel)
         assert [line.split()[1] for line in groups[1:4]] == ["reporting", "search-indexer", "mailer"]
@@ -69,10 +67,10 @@ async def test_services_are_asked_every_few_seconds_and_only_where_they_are_show
 
 async def test_until_there_is_an_answer_it_is_asked_for_each_second() -> None:
     stage = Stage()
-    stage.relay.looks = {"slots": Slots(), "consumers": Consumers()}
+    stage.relay.views = {"slots": Slots(), "consumers": Consumers()}
     async with stage.run((160, 45)):
-        assert "the relay asks Kafka…" in text(stage.app)
-        assert "the relay asks for the other slots…" in text(stage.app)
+        assert "the relay is querying Kafka…" in text(stage.app)
+        assert "the relay is querying the other slots…" in text(stage.app)
         before = len(stage.relay.glanced)
         await stage.advance(4)
         assert len(stage.relay.glanced) >= before + 6
@@ -82,14 +80,14 @@ async def test_failures_and_old_answers_are_told_whole() -> None:
     stage = Stage()
     async with stage.run((160, 45)):
         refused = "Kafka refuses to list its groups: the user may not DESCRIBE the cluster, ask its admin"
-        stage.relay.looks["consumers"] = Consumers(stage.clock.now + 6, f"{refused}")
-        stage.relay.looks["slots"] = replace(services.slots(stage.clock.now), slots=())
+        stage.relay.views["consumers"] = Consumers(stage.clock.now + 6, f"{refused}")
+        stage.relay.views["slots"] = replace(services.slots(stage.clock.now), slots=())
         await stage.advance(8)
         assert refused in " ".join(line.strip() for line in panel(stage, GroupsPanel))
         assert "✓ there is no other slot" in panel(stage, RetainedWalPanel)
         await stage.advance(30)
         assert any("▲ no answer for 3" in line for line in panel(stage, RetainedWalPanel))
-        # After another screen it is old, and that is nobody's fault.
+        # After another screen the figures are old, which is not shown as a fault.
         await stage.press("2")
         await stage.advance(60)
         await stage.press("1")
@@ -97,7 +95,7 @@ async def test_failures_and_old_answers_are_told_whole() -> None:
 
 
 class Held(FakeRelay):
-    """A relay with a slot of which one thing is not as usual."""
+    """A relay with a slot that differs from the usual one in one field."""
 
     changes_to: dict[str, object]
 
@@ -108,8 +106,8 @@ class Held(FakeRelay):
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"safe_wal_bytes": None}, "no limit is set (max_slot_wal_keep_size): a slot that nobody reads"),
-        ({"wal_status": "lost", "safe_wal_bytes": None}, "✗ the slot has lost the WAL that it needs"),
+        ({"safe_wal_bytes": None}, "no limit is set (max_slot_wal_keep_size): an unused slot"),
+        ({"wal_status": "lost", "safe_wal_bytes": None}, "✗ the slot has lost WAL that it needs"),
         ({"wal_status": "unreserved", "safe_wal_bytes": -5}, "✗ the slot is about to be lost"),
     ],
 )
@@ -129,10 +127,10 @@ async def test_more_than_there_is_room_for_is_counted() -> None:
     slots = tuple(SlotEntry(f"slot_{number:02}", "logical") for number in range(40))
     async with stage.run((160, 45)):
         now = stage.clock.now
-        stage.relay.looks = {"slots": Slots(now, slots=slots), "consumers": Consumers(now, groups=groups)}
+        stage.relay.views = {"slots": Slots(now, slots=slots), "consumers": Consumers(now, groups=groups)}
         await stage.advance(8)
-        assert panel(stage, GroupsPanel)[-1] == "and 36 more: Enter shows all"
-        assert panel(stage, RetainedWalPanel)[-1] == "and 39 more: Enter shows all"
+        assert panel(stage, GroupsPanel)[-1] == "and 36 more; Enter shows all"
+        assert panel(stage, RetainedWalPanel)[-1] == "and 39 more; Enter shows all"
         assert "\\x1b" in "".join(panel(stage, GroupsPanel))
 
 
@@ -148,7 +146,7 @@ async def test_enter_goes_to_the_screen_that_has_more(
 
 
 def shapes(shown: list[str]) -> list[str]:
-    """Return lines without what their figures are."""
+    """Return lines without their figures."""
     return [re.sub(r"[0-9.]+", "0", " ".join(line.split())) for line in shown]
 
 
@@ -172,7 +170,7 @@ async def test_the_chart_and_the_latencies_can_have_the_whole_screen(size: tuple
             assert sum(not line.strip("│ ") for line in body) < 6, "it uses the room"
             await stage.press("escape")
             await stage.press("shift+tab")
-        # Whatever got its old width back is painted with the next figures.
+        # A panel that got its old width back is redrawn with the next figures.
         await stage.advance(1)
         assert shapes(lines(stage.app)[2:5]) == shapes(before[:3])
         assert "Tables" in text(stage.app)
@@ -198,7 +196,7 @@ async def test_what_is_painted_in_part_is_what_would_be_painted_as_a_whole() -> 
     async with stage.run((160, 45)):
         compositor = stage.app.screen._compositor
         whole, parts = compositor.render_strips(), 0
-        # Nobody else paints meanwhile.
+        # Nothing else redraws meanwhile.
         with stage.app.batch_update():
             for _ in range(6):
                 stage.clock.now += 0.5

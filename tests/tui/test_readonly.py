@@ -1,4 +1,4 @@
-"""With --readonly the screens only look, and say so; so each action says what it would change."""
+"""With --readonly the screens change nothing, and say so; each action declares its changes."""
 
 import re
 
@@ -6,10 +6,9 @@ import pytest
 
 from bwtui.errors import RefusedError
 from bwtui.tui.actions import ACTIONS, actions
-from bwtui.tui.audit.command_process import CommandProcess
-from bwtui.tui.audit.session import BackgroundJob
-from bwtui.tui.choices.choices import Choices
-from bwtui.tui.palette import ActionProvider
+from bwtui.tui.app import ActionProvider
+from bwtui.tui.audit.session import BackgroundJob, CommandProcess
+from bwtui.tui.choices import Choices
 from bwtui.tui.screens.dialogs import LeaveScreen
 from bwtui.tui.state import ViewSettings
 from tests.tui.doubles import Stage
@@ -18,12 +17,11 @@ from tests.tui.recorded import RecordedStage
 
 READONLY = ViewSettings(choices=Choices(readonly=True))
 CHANGING = [action for action in ACTIONS if action.changes]
-#: An action whose words have one of these changes something, or says in `NOT` why it does not.
+#: An action whose text has one of these words changes something, unless `NOT` gives the reason why not.
 WORDS = re.compile(r"\b(send|write|replay|retry|drop|stop|mend|register|apply|delete|reset)", re.IGNORECASE)
 NOT = {
     "leave": "it asks first, and with --readonly it never stops anything",
-    "look_closer('letters')": "a list of what was dropped",
-    "send_all_again": "it shows statements, which somebody runs elsewhere",
+    "open_details('letters')": "a list of what was dropped",
 }
 
 
@@ -54,7 +52,7 @@ async def test_a_key_that_would_change_something_says_why_it_does_not(name: str,
         before = len(stage.app.screen_stack)
         await stage.press(key)
         assert len(stage.app.screen_stack) == before
-        assert "with --readonly the screens only look" in stage.told[-1]
+        assert "the screens are --readonly" in stage.told[-1]
         action = next(action for action in ACTIONS if action.name == name)
         assert action.label not in lines(stage.app)[-1]
         await stage.press("question_mark")
@@ -85,7 +83,7 @@ async def test_no_command_that_changes_something_can_be_started() -> None:
         (("replay", "x", "--dry-run"), True),
         (("snapshot", "orders"), False),
     ):
-        assert CommandProcess(arguments).only_looks is looks
+        assert CommandProcess(arguments).is_read_only is looks
 
 
 @pytest.mark.parametrize("key", ["q", "ctrl+c", "ctrl+q"])
@@ -102,6 +100,6 @@ async def test_leaving_only_detaches(key: str) -> None:
 async def test_the_model_stops_nothing_either() -> None:
     stage = Stage(session=READONLY)
     async with stage.run():
-        with pytest.raises(RefusedError, match="stop no relay"):
+        with pytest.raises(RefusedError, match="can't stop the relay"):
             await stage.app.model.stop()
     assert stage.relay.stops == 0

@@ -1,6 +1,6 @@
 """Every key of a recording does what help says.
 
-`CHECKS` has one check for every action that a recording alone has, or has of its own; it is run once for
+`CHECKS` has one check for every action that only a recording has, or has in its own way; it is run once for
 every key of it.
 """
 
@@ -8,17 +8,14 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from bwtui.tui.action import Action
-from bwtui.tui.actions import ACTIONS, actions
+from bwtui.tui.actions import ACTIONS, Action, actions
 from bwtui.tui.audit.report import parse_report
 from bwtui.tui.keys import key_text
-from bwtui.tui.screens.audit.forms import FormScreen
-from bwtui.tui.screens.dialogs import HelpScreen
-from bwtui.tui.screens.journey.recorded import RecordedJourney
-from bwtui.tui.screens.recording.changes import TransactionScreen
-from bwtui.tui.screens.recording.rows import AsOfScreen
-from bwtui.tui.widgets.audit.classes import ClassGrid
-from bwtui.tui.widgets.recording.seek_bar import SeekBar
+from bwtui.tui.screens.dialogs import FormScreen, HelpScreen
+from bwtui.tui.screens.journey import RecordedJourney
+from bwtui.tui.screens.recording import AsOfScreen, TransactionScreen
+from bwtui.tui.widgets.audit import ClassGrid
+from bwtui.tui.widgets.transport import SeekBar
 from tests.tui.audited import json_recording, report_of
 from tests.tui.picture import help_cells, lines, text
 from tests.tui.recorded import RecordedStage
@@ -26,8 +23,8 @@ from tests.tui.recorded import RecordedStage
 Press = Callable[[], Awaitable[None]]
 Check = Callable[[RecordedStage, Press], Awaitable[None]]
 CHECKS: dict[str, Check] = {}
-#: What is done in another way than on a relay is checked for both.
-BOTH = ("show('audit')", "verify", "all_classes", "look_closer('journey')", "send_again")
+#: Actions that work differently than on a relay are checked for both.
+BOTH = ("show('audit')", "verify", "all_classes", "open_details('journey')", "send_again")
 ONLY = [action for action in ACTIONS if action.where == "recording" or action.name in BOTH]
 
 
@@ -182,7 +179,7 @@ async def _error(stage: RecordedStage, press: Press) -> None:
     assert "no error or warning" in "".join(stage.told)
 
 
-@check("look_closer('transaction')")
+@check("open_details('transaction')")
 async def _transaction(stage: RecordedStage, press: Press) -> None:
     await stage.seek("xid 745")
     await press()
@@ -196,7 +193,7 @@ async def _transaction(stage: RecordedStage, press: Press) -> None:
     assert stage.app.current_mode == "overview"
 
 
-@check("look_closer('journey')")
+@check("open_details('journey')")
 async def _explain(stage: RecordedStage, press: Press) -> None:
     await stage.seek("#145")
     await stage.press("2")
@@ -209,7 +206,7 @@ async def _explain(stage: RecordedStage, press: Press) -> None:
     assert stage.app.current_mode == "changes"
 
 
-@check("look_closer('rows')")
+@check("open_details('rows')")
 async def _as_of(stage: RecordedStage, press: Press) -> None:
     await stage.press("down")
     await press()
@@ -241,11 +238,11 @@ async def _verify(stage: RecordedStage, press: Press) -> None:
 async def _replay(stage: RecordedStage, press: Press) -> None:
     await press()
     assert "Replay this recording" in text(stage.app)
-    assert "First it only looks" in text(stage.app)
+    assert "A dry run first shows" in text(stage.app)
 
 
 async def _with_report(stage: RecordedStage, press: Press) -> None:
-    """Show a report; before that the key means nothing."""
+    """Show a report; before that the key does nothing."""
     before = lines(stage.app)[2:-3]
     await press()
     assert lines(stage.app)[2:-3] == before
@@ -264,7 +261,7 @@ async def _place(stage: RecordedStage, press: Press) -> None:
 @check("mend")
 async def _mend(stage: RecordedStage, press: Press) -> None:
     await _with_report(stage, press)
-    assert "Mend what is missing" in text(stage.app)
+    assert "Replay missing messages" in text(stage.app)
 
 
 @check("all_classes")

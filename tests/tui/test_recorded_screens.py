@@ -1,4 +1,4 @@
-"""What the screens of a recording show: sizes, the list that is the recording, queries, the mouse, damage."""
+"""The screens of a recording: sizes, the list of the recording, queries, the mouse, damage."""
 
 import re
 from dataclasses import asdict
@@ -7,16 +7,14 @@ from typing import Any
 import pytest
 
 from bwtui.model.backfill import BackfillStatus
-from bwtui.recording.reading import window as window_module
-from bwtui.recording.reading.explain import RowKey
+from bwtui.recording import playback as window_module
+from bwtui.recording.explain import RowKey
 from bwtui.tui.playback import RecordingSource
 from bwtui.tui.recording_app import RecordingApp
-from bwtui.tui.screens.journey.recorded import RecordedJourney
-from bwtui.tui.screens.recording.rows import AsOfScreen
-from bwtui.tui.widgets.recording.change import RecordedDetail
-from bwtui.tui.widgets.recording.changes import BEGINNING, RecordedChanges
-from bwtui.tui.widgets.recording.query_bar import QueryBar, pointed
-from bwtui.tui.widgets.recording.transport import Timeline
+from bwtui.tui.screens.journey import RecordedJourney
+from bwtui.tui.screens.recording import AsOfScreen
+from bwtui.tui.widgets.recorded_changes import BEGINNING, RecordedChanges, RecordedDetail
+from bwtui.tui.widgets.transport import QueryBar, Timeline, pointed
 from tests.recorded_shop import ORDERS, MemoryRecording, Tape, shop_recording
 from tests.tui.picture import lines, text
 from tests.tui.recorded import RecordedStage
@@ -31,7 +29,7 @@ async def test_every_screen_fits_and_says_that_it_is_a_recording(size: tuple[int
         for keys in ("1", "2", "3", "4", "2T", "2x", "1a"):
             await stage.press(*keys)
             shown = lines(stage.app)
-            assert "A RECORDING" in shown[0]
+            assert "RECORDING" in shown[0]
             assert "as of 2026-01-15 12:01:25" in shown[1]
             assert not re.search(r"\blive\b", "\n".join(shown), re.IGNORECASE)
             assert "Quit" in shown[-1], keys
@@ -65,14 +63,14 @@ async def test_rates_are_those_of_the_last_recorded_seconds() -> None:
     stage = RecordedStage()
     async with stage.run():
         await stage.seek("12:00:10")
-        picture = stage.app.model.picture
-        assert picture.status is not None
-        assert 3 < picture.status.tables["public.orders"].rows_per_second < 6
-        assert len(picture.delivered) == 10
-        assert max(picture.delivered) > 5
+        snapshot = stage.app.model.snapshot
+        assert snapshot.status is not None
+        assert 3 < snapshot.status.tables["public.orders"].rows_per_second < 6
+        assert len(snapshot.delivered) == 10
+        assert max(snapshot.delivered) > 5
         await stage.seek("12:01:00")
-        assert stage.app.model.picture.status is not None
-        assert stage.app.model.picture.status.tables["public.orders"].rows_per_second == 0
+        assert stage.app.model.snapshot.status is not None
+        assert stage.app.model.snapshot.status.tables["public.orders"].rows_per_second == 0
 
 
 async def test_the_list_of_changes_is_the_recording() -> None:
@@ -86,7 +84,7 @@ async def test_the_list_of_changes_is_the_recording() -> None:
         assert stage.head.position == 148 - (stage.grid.size.height - 1)
         await stage.press("home")
         assert (stage.head.position, stage.grid.cursor_key) == (0, BEGINNING)
-        assert "nothing has happened yet" in text(stage.app)
+        assert "no change before this position" in text(stage.app)
         await stage.press("down")
         assert (stage.head.position, stage.grid.cursor_key) == (1, "0")
         assert stage.grid.fade_behind == stage.grid.cursor_row
@@ -177,13 +175,13 @@ async def test_a_change_says_everything_about_itself() -> None:
         for place, words in {
             "#142": ("tombstone", "partition 0 offset 99", "partition 0 offset 100", "~  id"),
             "#143": ("unchanged, not sent (TOAST)",),
-            "#144": ("put in by the relay", "photo"),
+            "#144": ("filled in by the relay", "photo"),
             "#145": ("delete public.orders", "xid 796"),
             "#146": ("no message: dropped by --on-error log",),
-            "#147": ("sent again",),
-            "#148": ("without a key has nothing to put into a tombstone",),
-            "#149": ("no word came before the relay ended",),
-            "#150": ("TRUNCATE makes no message",),
+            "#147": ("repeated: an earlier pass",),
+            "#148": ("without a key has no tombstone",),
+            "#149": ("no delivery report before the relay ended",),
+            "#150": ("TRUNCATE has no message",),
             "#0": ("row 1 of its table", "key schema 200", "value schema 201"),
         }.items():
             await stage.seek(place)
@@ -269,13 +267,13 @@ async def test_an_explained_key_shows_the_values_before_and_follows_a_changed_ke
     async with stage.run((120, 40)):
         stage.app.push_screen(RecordedJourney(stage.app, RowKey("public.orders", ("id",), (b"900",))))
         await stage.settle()
-        assert "was another key before" in text(stage.app)
+        assert "had a different key before" in text(stage.app)
         await stage.press("down")
         assert re.search(r"~\s+status\s+new\s+paid", text(stage.app)), "from the change before"
         await stage.press("up", "x")
         assert isinstance(stage.app.screen, RecordedJourney)
         assert stage.app.screen.story.key.values == (b"3",)
-        assert "has another key since" in text(stage.app)
+        assert "has a different key now" in text(stage.app)
 
 
 async def test_rows_as_of_follow_the_position() -> None:
@@ -293,7 +291,7 @@ async def test_rows_as_of_follow_the_position() -> None:
 
 
 class PutIn(MemoryRecording):
-    """The rows of orders were put into the stream, from ``started`` (Unix seconds) on."""
+    """Rows of orders were backfilled, from ``started`` (Unix seconds) on."""
 
     started = 0.0
 
@@ -326,7 +324,7 @@ async def test_rows_as_of_without_a_snapshot_say_so() -> None:
     stage = RecordedStage(MemoryRecording(tape))
     async with stage.run((120, 36)):
         await stage.press("a")
-        assert "no snapshot is recorded: rows from before are unknown" in text(stage.app)
+        assert "no snapshot is recorded, so earlier rows are unknown" in text(stage.app)
         assert "1,000 rows" in text(stage.app)
         await stage.press("end")
         assert "999" in text(stage.app)
@@ -402,13 +400,13 @@ async def test_rows_as_of_are_filtered_and_sorted() -> None:
         assert grid.sort_mark == ("total", False)
         await stage.press("S")
         assert [float(row.cells[2].text) for row in grid.rows] == sorted(totals, reverse=True)
-        # Behind the last column comes the key's own order again.
+        # After the last column the key's own order returns.
         await stage.press("s")
         keys = [int(row.cells[0].text) for row in grid.rows]
         assert keys == sorted(keys)
         await stage.press("S")
         assert [int(row.cells[0].text) for row in grid.rows] == sorted(keys, reverse=True)
-        assert "the last key first" in str(grid.border_subtitle)
+        assert "sorted by key, descending" in str(grid.border_subtitle)
         await stage.press("S", "escape")
         assert len(grid.rows) == every
         await stage.press("escape")

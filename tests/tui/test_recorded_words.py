@@ -1,4 +1,4 @@
-"""What the screens of a recording say: numbers as queries have them, searches, prompts, and the footer."""
+"""The texts of a recording's screens: numbers as in queries, searches, prompts, and the footer."""
 
 import re
 import threading
@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 from textual.widgets import Input
 
-from bwtui.recording.reading import window as window_module
+from bwtui.recording import playback as window_module
 from bwtui.tui.audit.report import parse_report
-from bwtui.tui.screens.audit.comparison import ComparisonScreen
-from bwtui.tui.screens.journey.recorded import RecordedJourney
+from bwtui.tui.screens.audit import ComparisonScreen
+from bwtui.tui.screens.journey import RecordedJourney
 from bwtui.tui.widgets.pipeline import Pipeline
-from bwtui.tui.widgets.recording.changes import BEGINNING, RecordedChanges
-from bwtui.tui.widgets.recording.seek_bar import SeekBar
+from bwtui.tui.widgets.recorded_changes import BEGINNING, RecordedChanges
+from bwtui.tui.widgets.transport import SeekBar
 from tests.recorded_shop import shop_recording
 from tests.tui.audited import json_recording, report_of
 from tests.tui.picture import lines, text
@@ -46,7 +46,7 @@ async def test_a_row_says_at_which_position_it_was_left() -> None:
         await stage.seek("#2")
         await stage.press("2", "a")
         await stage.press("down", "down")
-        assert "as left by the change at position 2" in text(stage.app)
+        assert "as of the change at position 2" in text(stage.app)
 
 
 async def test_while_it_searches_it_says_so_and_only_then_that_there_is_nothing(
@@ -82,7 +82,7 @@ async def test_while_it_searches_it_says_so_and_only_then_that_there_is_nothing(
             assert re.search(r"searching, \d+% read · Esc stops", shown)
             assert shown.count("searching…") == 2, "in the list, and in the detail"
             assert "no change matches" not in shown
-            assert "nothing has happened" not in shown
+            assert "no change before" not in shown
             go_on.set()
             await stage.settle()
             assert text(stage.app).count("no change matches the query") == 2
@@ -98,7 +98,7 @@ async def test_before_the_first_match_the_detail_says_where_it_is() -> None:
         await stage.type("op = update")
         await stage.press("enter", "home")
         assert stage.grid.cursor_key == BEGINNING
-        assert "none of them has happened yet; ↓ goes to the first one" in text(stage.app)
+        assert "no matching change before this position; ↓ goes to the first one" in text(stage.app)
 
 
 async def test_truncate_has_no_row_to_explain() -> None:
@@ -214,6 +214,6 @@ async def test_a_row_that_was_put_into_the_stream_is_of_no_transaction() -> None
         shown = text(stage.app)
         assert "· backfill public.orders" in shown and "xid backfill" in shown and "of its table" in shown
         await stage.press("T")
-        assert "Changes › row put into the stream" in text(stage.app)
+        assert "Changes › backfilled row" in text(stage.app)
         await stage.press("escape", "x")
-        assert "put into the stream at lsn" in text(stage.app)
+        assert "added to the stream at LSN" in text(stage.app)

@@ -1,9 +1,9 @@
-"""What the overview says of the recording of a running relay."""
+"""The overview's line about the recording of a running relay."""
 
 from dataclasses import replace
 
 from bwtui.model.status import RecordingStatus
-from bwtui.tui.widgets.recording_line import recording_content
+from bwtui.tui.widgets.transport import recording_content
 
 GOOD = RecordingStatus("/data/shop", "recording", 340 << 20, 6, 12.5 * 1024**2, 88 << 30, 7200.0)
 
@@ -21,13 +21,13 @@ def test_little_room_has_a_mark() -> None:
 
 
 def test_room_that_is_not_known_is_no_full_disk() -> None:
-    """A disk that hangs from the start says nothing of it."""
+    """A disk that hangs from the start gives no figures."""
     text = recording_content(replace(GOOD, free_bytes=None, seconds_left=None), 120).plain
     assert "free –" in text and "▲" not in text
 
 
 def test_a_recording_that_ended_is_never_silent() -> None:
-    for state, word in (("stopped", "NOT RECORDED ANY MORE"), ("failed", "RECORDING FAILED")):
+    for state, word in (("stopped", "RECORDING STOPPED"), ("failed", "RECORDING FAILED")):
         for width in (30, 78, 200):
             assert word in recording_content(replace(GOOD, state=state), width).plain
 

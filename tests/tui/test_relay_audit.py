@@ -1,4 +1,4 @@
-"""An audit of the relay that the screens show: its tables against its topics."""
+"""An audit of the relay on the screens: its tables against its topics."""
 
 import json
 from dataclasses import replace
@@ -12,11 +12,11 @@ from bwtui.errors import ConnectionFailed
 from bwtui.model.heal import HealStatus
 from bwtui.model.status import Status
 from bwtui.tui.audit.session import RelayAuditSession
-from bwtui.tui.screens.audit.comparison import ComparisonScreen
-from bwtui.tui.screens.audit.forms import AskScreen, FormScreen
-from bwtui.tui.screens.audit.progress import JobScreen
-from bwtui.tui.screens.audit.report import ReportScreen
-from bwtui.tui.screens.dialogs import LeaveScreen
+from bwtui.tui.screens.audit import ComparisonScreen, ReportScreen
+from bwtui.tui.screens.dialogs import AskScreen, FormScreen, LeaveScreen
+from bwtui.tui.screens.jobs import JobScreen
+from bwtui.tui.state import ViewSettings
+from bwtui.tui.widgets.audit import ClassGrid
 from tests.tui.audited import REPORTS, FakeKafka
 from tests.tui.commands import Commands
 from tests.tui.doubles import Stage
@@ -26,8 +26,8 @@ from tests.tui.picture import lines, text
 class RelayStage(Commands, Stage):
     """The screens of a relay, with commands that a test ends, and a Kafka that has lost everything."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__()
+    def __init__(self, folder: Path, session: ViewSettings | None = None) -> None:
+        super().__init__(session=session)
         self.app.audit = RelayAuditSession("shop", lambda: FakeKafka({}))
         self.take_commands(folder)
         self.raw: dict[str, Any] = json.loads((REPORTS / "database.json").read_text())
@@ -71,6 +71,20 @@ async def test_tables_can_be_chosen(tmp_path: Path) -> None:
         await stage.end(stage.raw, code=1)
 
 
+async def test_escape_leads_from_findings_to_classes_to_the_list_of_relays(
+    tmp_path: Path,
+) -> None:
+    stage = RelayStage(tmp_path, ViewSettings(fleet="listed"))
+    async with stage.run((140, 40)):
+        await stage.press("v", "enter")
+        await stage.until_reading()
+        await stage.end(stage.raw, code=1)
+        await stage.press("enter", "escape")
+        assert isinstance(stage.app.focused, ClassGrid)
+        await stage.pilot.press("escape")
+    assert stage.app.return_value == "fleet"
+
+
 async def test_a_finding_shows_what_the_topic_has(tmp_path: Path) -> None:
     stage = RelayStage(tmp_path)
     async with stage.run((140, 40)):
@@ -80,7 +94,7 @@ async def test_a_finding_shows_what_the_topic_has(tmp_path: Path) -> None:
         await stage.press("enter", "enter")
         assert isinstance(stage.app.screen, ComparisonScreen)
         assert "Expected: the table's row" in text(stage.app)
-        assert "expired" in text(stage.app) or "the log begins behind it now" in text(stage.app)
+        assert "expired" in text(stage.app) or "the log begins after this offset" in text(stage.app)
         await stage.press("escape", "1")
         stage.app.audit = RelayAuditSession("shop", _gone)
         stage.app.audit.take(json.dumps(stage.raw).encode())
@@ -137,27 +151,27 @@ async def test_what_differs_is_shown_and_sent_after_a_yes(tmp_path: Path) -> Non
         await stage.end(plan, code=1)
         assert isinstance(stage.app.screen, AskScreen)
         assert "would send 5 rows and 2 tombstones" in text(stage.app)
-        assert "compared once more first, and what differs then is sent" in text(stage.app)
+        assert "compared again first" in text(stage.app)
         await stage.press("y")
         await stage.until_reading()
-        # Of what was planned the stream had sent a part itself by then.
+        # Meanwhile the stream had sent a part of the plan itself.
         sent = [{"table": "public.orders", "rows": 3, "tombstones": 1, "left_out": 3}]
         ended = {**plan, "state": "done", "verdict": "clean", "sent": sent, "after": {"classes": {}}}
         clean = {**stage.raw, "verdict": "clean", "classes": {}, "findings": [], "findings_total": {}}
         await stage.end({**ended, "report": clean})
         assert "sent 3 rows and 1 tombstones" in text(stage.app)
-        assert "of 3 keys the stream had sent something newer" in text(stage.app)
+        assert "for 3 keys the stream had already sent a newer state" in text(stage.app)
         assert "public.orders     3           1              3" in text(stage.app), "not what was planned"
-        assert "the comparison after it: clean" in text(stage.app)
+        assert "comparison afterwards: clean" in text(stage.app)
         assert stage.commands[1:] == [(*arguments, "--dry-run"), (*arguments, "--yes")]
-        # The report behind it is the new one.
+        # The report under the result is the new one.
         await stage.press("escape")
         assert "CLEAN" in text(stage.app)
         assert "ANOMALIES" not in text(stage.app)
 
 
 async def test_a_heal_of_which_nothing_differs_ends_after_a_yes(tmp_path: Path) -> None:
-    """It is of all tables, and there need be no report."""
+    """It covers all tables, and needs no report."""
     note = "1 offsets are in batches that can't be read"
     table = {"table": "public.orders", "rows": 0, "tombstones": 0, "raw_tombstones": 0, "notes": [note]}
     plan = {"state": "planned", "messages": 0, "ends_heal": True, "tables": [table], **table}
@@ -225,5 +239,5 @@ async def test_a_repair_that_leaves_something_wrong_or_fails_is_told(
             await stage.end(output, code=code, said=said)
             shown = " ".join(text(stage.app).split())
             assert all(part in shown for part in says), shown
-            assert "nothing of it runs any more" not in shown
+            assert "the command has ended" not in shown
             await stage.press("escape")

@@ -1,11 +1,11 @@
-"""What has room is shown whole, and nothing stands in the way of anything else."""
+"""Text that fits is shown completely, and no element covers another."""
 
 import re
 
 import pytest
 from textual.geometry import Size
 
-from bwtui.tui.widgets.item_list import ItemList
+from bwtui.tui.widgets.grid import ItemList
 from tests.tui.doubles import Stage
 from tests.tui.picture import lines, text
 from tests.tui.recorded import RecordedStage
@@ -37,7 +37,7 @@ async def test_the_first_picture_of_a_new_size_is_laid_out_for_it(monkeypatch: p
     async with stage.run((160, 45)):
         await stage.show("registry")
         grid = stage.app.screen.query_one(ItemList)
-        # As after a layout whose message has not arrived yet.
+        # The state after a layout whose message has not arrived yet.
         monkeypatch.setattr(ItemList, "size", Size(40, 20))
         line = grid.render_line(1).text.rstrip()
         assert len(line) <= 40
@@ -74,7 +74,7 @@ async def test_a_key_for_recordings_says_so_live() -> None:
         for key, word in (("left", "Back one"), ("T", "Transaction")):
             await stage.press(key)
             told = [notice.message for notice in stage.app._notifications]
-            assert any(message.startswith(f"{word}: only in a recording") for message in told)
+            assert any(message.startswith(f"{word}: available only in a recording") for message in told)
         await stage.press("slash", *"xyz")
         assert stage.app.screen.query_one("FilterBar Input").value == "xyz"  # type: ignore[attr-defined]
 
@@ -83,14 +83,14 @@ async def test_a_recording_that_stands_still_takes_no_pictures() -> None:
     stage = RecordedStage()
     async with stage.run((160, 45)):
         taken = 0
-        picture = stage.source.picture
+        next_snapshot = stage.source.next_snapshot
 
         async def counted():  # type: ignore[no-untyped-def]
             nonlocal taken
             taken += 1
-            return await picture()
+            return await next_snapshot()
 
-        stage.source.picture = counted  # type: ignore[method-assign]
+        stage.source.next_snapshot = counted  # type: ignore[method-assign]
         for _ in range(20):
             stage.app.tick()
             await stage.pilot.pause()

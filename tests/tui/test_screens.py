@@ -1,4 +1,4 @@
-"""What the screens show: states, the tail, a relay that goes away, ways to leave, mouse, sizes."""
+"""The screens: states, the tail, a relay that goes away, ways to leave, mouse, sizes."""
 
 import re
 from dataclasses import replace
@@ -14,11 +14,11 @@ from bwtui.relay.process.control import RelayUnresponsive
 from bwtui.relay.process.outcome import RunOutcome
 from bwtui.state_folder import state_folder
 from bwtui.tui import keys
+from bwtui.tui.screens.changes import TableScreen
 from bwtui.tui.screens.dialogs import LeaveScreen
-from bwtui.tui.screens.table import TableScreen
 from bwtui.tui.state import ViewSettings
 from bwtui.tui.widgets.changes import ChangeDetail, ChangeList
-from bwtui.tui.widgets.item_list import ItemList
+from bwtui.tui.widgets.grid import ItemList
 from tests.tui.doubles import Stage
 from tests.tui.picture import lines, text
 from tests.tui.shop import NOON, TABLES, Shop
@@ -61,7 +61,7 @@ async def test_the_pipeline_goes_from_slot_to_topic() -> None:
 
 
 class Lacking(Shop):
-    """A shop of whose tables two are in no publication."""
+    """A shop with two tables that are in no publication."""
 
     def status(self, now: float) -> Status:
         return with_gaps(replace(super().status(now), detail="", not_captured=("public.[b]", "public.c")))
@@ -76,11 +76,11 @@ async def test_a_table_that_is_not_captured_is_told_on_every_screen(mode: str) -
         assert (
             "✗ public.[b], public.c are not captured: their changes, deletes included, are not sent" in told
         )
-        assert "→ run 'bwtui doctor' with the relay's options" in told
+        assert "→ run 'bwtui doctor --relay " in told
 
 
 class Silent(Shop):
-    """A shop whose server has told nothing of the slot for a while."""
+    """A shop whose server has not reported on the slot for a while."""
 
     def status(self, now: float) -> Status:
         return replace(super().status(now), detail=f"{LAG_IS_OLD} 12:00:00: the lag shown is that old")
@@ -210,7 +210,7 @@ async def test_errors_only_in_changes_says_why_there_is_nothing() -> None:
     async with stage.run((120, 30)):
         await stage.show("changes")
         await stage.press("exclamation_mark")
-        assert "no changes of tables with errors" in text(stage.app)
+        assert "no sampled changes of tables with errors" in text(stage.app)
         assert "no changes yet" not in text(stage.app)
         await stage.press("exclamation_mark", "slash", *"zzz", "enter")
         assert "no sampled changes match" in text(stage.app)
@@ -276,8 +276,8 @@ async def test_null_and_empty_and_unknown_look_different() -> None:
         for row in changes.rows[-60:]:
             changes.move_to_key(row.key)
             await stage.settle()
-            shown |= {w for w in ("NULL", "before not known") if w in text(stage.app)}
-        assert shown == {"NULL", "before not known"}
+            shown |= {w for w in ("NULL", "unknown before") if w in text(stage.app)}
+        assert shown == {"NULL", "unknown before"}
 
 
 async def test_a_table_shows_everything_about_itself() -> None:
@@ -295,7 +295,7 @@ async def test_a_table_shows_everything_about_itself() -> None:
         ):
             assert word in shown
         assert "warehouse.stock-key · id 11 version 1" in shown
-        assert {c.table for c in stage.app.screen.query_one(ChangeList)._shown.values()} == {
+        assert {c.table for c in stage.app.screen.query_one(ChangeList)._listed.values()} == {
             "warehouse.stock"
         }
 
@@ -324,7 +324,7 @@ async def test_a_relay_that_goes_away_is_shown_as_gone_and_comes_back() -> None:
         shown = text(stage.app)
         assert "✗ GONE" in shown
         assert "figures are 12 s old" in shown
-        assert "the relay is gone without a word" in shown
+        assert "the relay ended without reporting a reason" in shown
         assert "larger than the broker takes" not in shown, "nobody knows that it ended on the last error"
         assert stage.app.screen.has_class("-stale")
         stage.relay.gone = False
@@ -350,7 +350,7 @@ async def test_a_failed_relay_tells_why_on_every_screen(mode: str) -> None:
 async def test_a_relay_that_ended_tells_on_what_it_did(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its outcome says so, and the screens had asked for the last time before."""
+    """The outcome says so, and the screens' last request was before it."""
     monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path))
     state_folder("shop").mkdir(parents=True)
     stage = Stage()
@@ -405,10 +405,10 @@ async def test_a_relay_that_is_suspended_is_silent_and_not_gone(monkeypatch: pyt
 
 
 class Stalled(Shop):
-    """A relay that waits for Kafka, and has waited for the registry before."""
+    """A relay that waits for Kafka, and waited for the registry before."""
 
     def status(self, now: float) -> Status:
-        """Return the status of a moment."""
+        """Return the status at a moment."""
         says = "Kafka at k:9092 has acknowledged nothing for 4.0 s; the slot is safe for ≈ 2 h 05 m"
         verdict = RelayVerdict("stalled", says, "kafka", stage="acknowledge", hint="see to the brokers")
         over = ErrorEntry(now - 9, "outage", None, "the registry was away", "wait", 1, now - 30, now - 8, "r")
@@ -429,7 +429,7 @@ async def test_a_stall_names_its_cause_first_and_marks_its_stage(size: tuple[int
         await stage.show("errors")
         told = text(stage.app)
         assert "the registry was away" in told
-        assert re.search(r"outage  over, \d\d:\d\d:\d\d to \d\d:\d\d:\d\d \(22 s\)  once", told), told
+        assert re.search(r"outage  resolved, \d\d:\d\d:\d\d to \d\d:\d\d:\d\d \(22 s\)  once", told), told
 
 
 async def test_an_engine_that_hangs_looks_stale() -> None:
@@ -437,7 +437,7 @@ async def test_an_engine_that_hangs_looks_stale() -> None:
     async with stage.run((80, 24)):
         stage.relay.frozen_at = stage.clock.now
         await stage.advance(7)
-        assert "NO NEWS" in text(stage.app)
+        assert "NO ANSWER" in text(stage.app)
         assert "figures are 7.0 s old" in text(stage.app)
 
 
@@ -514,7 +514,7 @@ async def test_changes_are_sampled_on_while_another_screen_is_shown() -> None:
         await stage.show("changes")
         await stage.show("overview")
         before = stage.relay.asked_changes
-        # The engine holds the changes of the last fifty seconds.
+        # The engine keeps the changes of the last fifty seconds.
         await stage.advance(90)
         assert 10 <= stage.relay.asked_changes - before <= 50, "less often than on their own screen"
         await stage.show("changes")
@@ -536,7 +536,7 @@ async def test_changes_say_following_only_while_they_do() -> None:
         stage.relay.gone = True
         await stage.advance(1)
         assert " following " not in text(stage.app)
-        assert "no news from the relay" in str(stage.app.screen.query_one(ChangeList).border_subtitle)
+        assert "no answer from the relay" in str(stage.app.screen.query_one(ChangeList).border_subtitle)
 
 
 async def test_nothing_grows_without_bound() -> None:
@@ -556,7 +556,7 @@ async def test_a_table_that_is_unknown_to_a_new_engine_is_no_crash() -> None:
         stage.app.push_screen(TableScreen(stage.app, "public.gone"))
         await stage.settle()
         await stage.advance(1)
-        assert "does not know this table" in text(stage.app)
+        assert "does not list this table" in text(stage.app)
         assert stage.app.screen.query_one(ChangeDetail).display
 
 

@@ -1,11 +1,11 @@
-"""The screens on the services: slots, consumers, the log, settings; and what they say in trouble."""
+"""The screens of the services: slots, consumers, the log, settings; and their messages in trouble."""
 
 from dataclasses import replace
 
 import pytest
 
 from bwtui.model.service_views import Consumers, Slots
-from bwtui.tui.widgets.item_list import ItemList
+from bwtui.tui.widgets.grid import ItemList
 from tests.tui import services
 from tests.tui.doubles import Stage
 from tests.tui.picture import text
@@ -16,12 +16,12 @@ KEYS = {"slots": "6", "consumers": "7", "log": "8", "settings": "9"}
 
 
 def rows(stage: Stage, name: str) -> list[str]:
-    """The keys of a list's rows, in their order."""
+    """Return the keys of a list's rows, in order."""
     return [row.key for row in stage.app.screen.query_one(f"#{name}", ItemList).rows]
 
 
 async def shown(stage: Stage, key: str) -> str:
-    """Go to a screen, and return what it shows once it has been asked for."""
+    """Go to a screen, and return its text once the service has answered."""
     await stage.press(key)
     await stage.advance(2)
     return text(stage.app)
@@ -32,13 +32,11 @@ async def test_every_screen_answers_its_question_in_every_size(size: tuple[int, 
     stage = Stage()
     async with stage.run(size):
         slots = await shown(stage, "6")
-        assert "The most is kept by slot reporting_2024: 37.0 GB, which nobody reads" in " ".join(
-            slots.split()
-        )
-        for word in ("reporting_2024", "unread 3 d 0 h", "extended", "pid 5120", "31 m 00 s", "standby_b"):
+        assert "Slot reporting_2024 retains the most: 37.0 GB (" in " ".join(slots.split())
+        for word in ("reporting_2024", "unused 3 d 0 h", "extended", "pid 5120", "31 m 00 s", "standby_b"):
             assert word in slots
         consumers = await shown(stage, "7")
-        assert "reporting is furthest behind: ≥ 47.4k messages, 1 h 30 m" in " ".join(consumers.split())
+        assert "reporting has the largest lag: ≥ 47.4k messages, 1 h 30 m" in " ".join(consumers.split())
         for word in ("not running", "in time", "caught up", "never", "41000"):
             assert word in consumers
         log = await shown(stage, "8")
@@ -61,7 +59,7 @@ async def test_a_relay_is_asked_only_for_what_is_looked_at() -> None:
         before = len(stage.relay.asked_looks)
         await stage.advance(5)
         assert len(stage.relay.asked_looks) == before
-        # What an engine was started with is asked once.
+        # The settings of an engine do not change, so they are requested once.
         await shown(stage, "9")
         await stage.advance(5)
         assert stage.relay.asked_looks.count("configuration") == 1
@@ -96,18 +94,18 @@ async def test_a_group_shows_its_partitions() -> None:
 async def test_what_is_missing_old_or_refused_is_said() -> None:
     stage = Stage()
     async with stage.run((160, 45)):
-        stage.relay.looks["slots"] = Slots()
-        assert "the relay asks PostgreSQL…" in await shown(stage, "6")
+        stage.relay.views["slots"] = Slots()
+        assert "the relay is querying PostgreSQL…" in await shown(stage, "6")
         note = 'PostgreSQL does not tell this role all: GRANT pg_read_all_stats TO "cdc";'
         masked = services.slots(stage.clock.now)
         holders = (replace(masked.holders[0], since=None, state=""),)
-        stage.relay.looks["slots"] = replace(masked, notes=(note,), holders=holders)
+        stage.relay.views["slots"] = replace(masked, notes=(note,), holders=holders)
         seen = await shown(stage, "6")
         assert note in seen
-        assert "not told" in seen
+        assert "unknown" in seen
         await stage.advance(30)
         assert "PostgreSQL has not answered for 3" in text(stage.app)
-        stage.relay.looks["consumers"] = Consumers(stage.clock.now, "can't reach Kafka at b:9092: timed out")
+        stage.relay.views["consumers"] = Consumers(stage.clock.now, "can't reach Kafka at b:9092: timed out")
         assert "✗ can't reach Kafka at b:9092: timed out" in await shown(stage, "7")
         # The log and the settings are the relay's own, and need no service.
         await stage.advance(60)

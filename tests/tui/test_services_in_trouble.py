@@ -1,11 +1,11 @@
-"""The screens on the services when nobody asks or answers, and what they say to do about it."""
+"""The screens of the services without a relay or without an answer, and the advice that they give."""
 
 from dataclasses import replace
 
 import pytest
 
 from bwtui.model.service_views import Consumers, LongRunningTransaction, LookName, SlotEntry, Slots
-from bwtui.tui.widgets.item_list import ItemList
+from bwtui.tui.widgets.grid import ItemList
 from tests.tui import services
 from tests.tui.doubles import Stage
 from tests.tui.picture import text
@@ -14,24 +14,24 @@ MB = 1024**2
 
 
 def said(stage: Stage) -> str:
-    """What is on the screen, its lines in one."""
+    """Return the screen's text in one line."""
     return " ".join(text(stage.app).split())
 
 
 @pytest.mark.parametrize("key", ["6", "7"])
 async def test_a_relay_that_does_not_run_is_not_said_to_ask(key: str) -> None:
     stage = Stage()
-    # Where the overview glances at no service.
+    # In this size the overview queries no service.
     async with stage.run((120, 30)):
         stage.relay.gone = True
         await stage.advance(1)
         await stage.press(key)
         await stage.advance(3)
         shown = said(stage)
-        assert "not asked: the relay does not run → start it, or: " in shown
-        assert "the relay asks" not in shown
+        assert "not queried: the relay does not run → start it, or: " in shown
+        assert "the relay is querying" not in shown
         for listing in stage.app.screen.query(ItemList):
-            assert listing.empty_text == "not known"
+            assert listing.empty_text == "unknown"
             assert listing.remark == ""
 
 
@@ -43,7 +43,7 @@ async def test_what_a_relay_has_asked_before_it_ended_stands_with_its_time(key: 
         await stage.advance(2)
         stage.relay.gone = True
         await stage.advance(60)
-        assert "not asked: the relay does not run; this is how it was at 12:01:0" in said(stage)
+        assert "not queried: the relay does not run; this is its last answer, of 12:01:0" in said(stage)
 
 
 @pytest.mark.parametrize(
@@ -55,22 +55,22 @@ async def test_a_service_that_does_not_answer_is_named(
 ) -> None:
     stage = Stage()
     async with stage.run((160, 45)):
-        stage.relay.looks[name] = nothing
+        stage.relay.views[name] = nothing
         await stage.press(key)
         await stage.advance(2)
-        assert f"the relay asks {who}…" in said(stage)
+        assert f"the relay is querying {who}…" in said(stage)
         await stage.advance(10)
         assert f"{who} has not answered for 1" in said(stage)
-        # An answer that came before is shown with its age.
-        stage.relay.looks[name] = services.look(name, stage.clock.now)
+        # An earlier answer is shown with its age.
+        stage.relay.views[name] = services.look(name, stage.clock.now)
         await stage.advance(4)
         assert "has not answered" not in said(stage)
         await stage.advance(3)
-        assert f"{who} has not answered for 7.0 s: this is how it was then" in said(stage)
+        assert f"{who} has not answered for 7.0 s; this is its last answer" in said(stage)
 
 
 def held_back(now: float) -> Slots:
-    """This relay's slot, whose restart_lsn an open transaction holds back, and one that nobody reads."""
+    """Return this relay's slot, held back by an open transaction, and an inactive slot."""
     own = SlotEntry(
         "bottledwater",
         "logical",
@@ -93,19 +93,19 @@ def held_back(now: float) -> Slots:
 async def test_the_sentence_says_why_a_slot_keeps_much_and_what_to_do() -> None:
     stage = Stage()
     async with stage.run((160, 45)):
-        look = held_back(stage.clock.now)
-        stage.relay.looks["slots"] = look
+        look = replace(held_back(stage.clock.now), postgres="service=shop")
+        stage.relay.views["slots"] = look
         await stage.press("6")
         await stage.advance(1)
         shown = said(stage)
-        assert "most is kept by this relay's slot: 71.0 MB, since pid 8903 (nightly-report)" in shown
+        assert "This relay's slot retains the most: 71.0 MB, because pid 8903 (nightly-report)" in shown
         assert "open for 2 m 27 s (idle in transaction)" in shown
         assert "end it with SELECT pg_terminate_backend(8903);" in shown
-        assert "old_report, which nobody reads, keeps 24.0 MB: read it, or drop it" in shown
-        assert "bwtui slots drop old_report" in shown
-        # What the relay itself has not confirmed is no transaction's fault.
+        assert "old_report is not in use and retains 24.0 MB: start its consumer, or drop it" in shown
+        assert "bwtui slots drop old_report -d service=shop" in shown
+        # A transaction is not blamed for positions that the relay itself has not confirmed.
         behind = replace(look.slots[0], confirmed_lsn="0/10000100")
-        stage.relay.looks["slots"] = replace(look, slots=(behind,))
+        stage.relay.views["slots"] = replace(look, slots=(behind,))
         await stage.advance(2)
         assert "pg_terminate_backend" not in said(stage)
 

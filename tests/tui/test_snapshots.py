@@ -41,7 +41,7 @@ async def test_snapshot(name: str) -> None:
         await stage.advance(8)
         for key in keys:
             await stage.press(key)
-            # A screen has rows to move among once it was sampled, which the app by itself does now and then.
+            # A screen needs a sample before it has rows to move among; the app samples only now and then.
             await stage.app.sample()
         await stage.advance(1)
         await compare(stage, name)

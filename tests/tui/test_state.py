@@ -43,7 +43,7 @@ async def test_histories_are_bounded(model: RelayModel, clock: Clock) -> None:
 
 
 def seconds(first: float, count: int, rate: float) -> tuple[Second, ...]:
-    """Return seconds in each of which so many messages were acknowledged."""
+    """Return ``count`` seconds with ``rate`` acknowledged messages each."""
     return tuple(Second(first + n, rate, rate, 0, 0.0, 0) for n in range(count))
 
 
@@ -101,13 +101,13 @@ async def test_cpu_and_growth_of_the_wal_are_averages(model: RelayModel, clock: 
 async def test_a_pause_freezes_the_picture_and_nothing_else(model: RelayModel, clock: Clock) -> None:
     await pass_time(model, clock, 5)
     model.toggle_pause()
-    frozen = model.picture
+    frozen = model.snapshot
     await pass_time(model, clock, 5)
-    assert model.picture is frozen
+    assert model.snapshot is frozen
     assert model.live.rows > frozen.rows
     assert len(model.live.delivered) > len(frozen.delivered)
     model.toggle_pause()
-    assert model.picture is model.live
+    assert model.snapshot is model.live
 
 
 async def test_the_link(model: RelayModel, relay: FakeRelay, clock: Clock) -> None:

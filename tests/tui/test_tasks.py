@@ -1,6 +1,6 @@
 """Fifteen questions of an incident, each answered within eight key presses from the overview.
 
-What is typed into a prompt counts as one press, and so does the Enter behind it.
+A text typed into a prompt counts as one press, and so does the Enter that follows.
 """
 
 import re
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bwtui.tui.screens.audit.forms import AskScreen
+from bwtui.tui.screens.dialogs import AskScreen
 from tests.tui.doubles import Stage
 from tests.tui.picture import text
 from tests.tui.recorded import RecordedStage
@@ -18,7 +18,7 @@ from tests.tui.test_journey import JourneyStage
 from tests.tui.test_live_journey import LiveStage
 
 MOST_PRESSES = 8
-#: Question → size of the terminal, what is pressed or typed on the overview, and what is to be read then.
+#: Question → size of the terminal, keys or text on the overview, and the expected answer.
 TASKS: dict[str, tuple[tuple[int, int], tuple[str, ...], str]] = {
     "the table that grows the WAL": ((120, 36), (), r"WAL/s↓.*\n.*public\.order_items +354 kB +45%"),
     "why a row was refused": ((120, 36), ("4",), r"larger than the broker takes \(1,048,576 bytes\)"),
@@ -29,16 +29,16 @@ TASKS: dict[str, tuple[tuple[int, int], tuple[str, ...], str]] = {
         r"total +type +decimal\(10,2\) +string +✗ breaks BACKWARD",
     ),
     "the largest transaction": ((120, 36), ("0",), r"› +11:53:03\.000 +39001 +1\.20M"),
-    "which consumer is behind": ((120, 36), ("7",), r"reporting is furthest behind: .*1 h 30 m"),
+    "which consumer is behind": ((120, 36), ("7",), r"reporting has the largest lag: .*1 h 30 m"),
     "p99 from commit to ack": ((160, 45), (), r"commit → ack +13\.8 +62\.1"),
     "statements executed": ((120, 36), ("8",), r"212 PostgreSQL .* copy \(select \"photo\""),
-    "other slots": ((120, 36), ("6",), r"reporting_2024 +unread 3 d 0 h +37\.0 GB"),
+    "other slots": ((120, 36), ("6",), r"reporting_2024 +unused 3 d 0 h +37\.0 GB"),
     "a setting's origin": ((120, 36), ("9", "slash", "*on-error", "enter"), r"from: \./bwtui\.toml \[prof"),
 }
 
 
 async def press(stage: Stage, presses: tuple[str, ...]) -> None:
-    """Press keys, or type what begins with a star."""
+    """Press keys, or type the texts that begin with a star."""
     assert len(presses) <= MOST_PRESSES
     for one in presses:
         await stage.press(*(one[1:] if one.startswith("*") else (one,)))

@@ -1,4 +1,4 @@
-"""The transactions: of a relay and in a recording, in every size, and what they say where there are none."""
+"""The transactions of a relay and in a recording, in every size, and the messages when there are none."""
 
 from dataclasses import replace
 
@@ -8,10 +8,9 @@ from bwtui.errors import DamagedRecording
 from bwtui.model.service_views import LookName, RelayedTransaction, Transactions
 from bwtui.model.status import ChangeSample, FieldChange
 from bwtui.relay.process.control import UNKNOWN_REQUEST, RequestRefused
-from bwtui.tui.screens.recording.changes import TransactionScreen
-from bwtui.tui.screens.recording.transactions import RecordedTransactionsScreen
-from bwtui.tui.screens.transactions import SampledTransactionScreen
-from bwtui.tui.widgets.item_list import ItemList
+from bwtui.tui.screens.changes import SampledTransactionScreen
+from bwtui.tui.screens.recording import RecordedTransactionsScreen, TransactionScreen
+from bwtui.tui.widgets.grid import ItemList
 from tests.recorded_shop import AUDIT, ORDERS, MemoryRecording, Tape, shop_recording
 from tests.tui import services
 from tests.tui.doubles import Stage
@@ -25,12 +24,12 @@ HOSTILE = 'ev\x1b]0;il\x07\n[red]"public"'
 
 
 def keys(stage: Stage | RecordedStage) -> list[str]:
-    """The keys of the list's rows, in their order."""
+    """Return the keys of the list's rows, in order."""
     return [row.key for row in stage.app.screen.query_one("#transactions", ItemList).rows]
 
 
 def words(stage: Stage | RecordedStage) -> str:
-    """The screen without line breaks and frames."""
+    """Return the screen without line breaks and frames."""
     return " ".join(text(stage.app).replace("│", " ").split())
 
 
@@ -51,7 +50,7 @@ async def test_a_relay_shows_the_largest_first_and_what_is_being_read(size: tupl
         seen = words(stage)
         for word in (
             "1,204,777 transactions since the relay's start",
-            "Being read now: xid 40062, 312,400 rows so far, for 12 s",
+            "Being read: xid 40062, 312,400 rows so far, for 12 s",
             "Recv→ack",
             "1.20M",
             "warehouse.stock",
@@ -92,7 +91,7 @@ async def test_what_waits_is_marked_and_can_be_shown_alone() -> None:
         assert "8.9 s…" in text(stage.app)
         await stage.press("exclamation_mark", "slash", *"customers", "enter")
         assert keys(stage) == ["5"]
-        assert "read 2 times: the stream was opened again before it was acknowledged" in words(stage)
+        assert "read 2 times: the stream was restarted before it was acknowledged" in words(stage)
 
 
 async def test_tables_beyond_the_largest_are_counted_and_what_was_given_up_is_told() -> None:
@@ -101,12 +100,12 @@ async def test_tables_beyond_the_largest_are_counted_and_what_was_given_up_is_to
         tables = {f"public.p{number}": 100 - number for number in range(20)}
         one = RelayedTransaction(1, 7, "0/7", 0.0, 10**6, 10**6, 1.0, tables, more_tables=4_980)
         one = replace(one, more_messages=5_000, is_given_up=True)
-        stage.relay.looks["transactions"] = Transactions(stage.clock.now, transactions=(one,))
+        stage.relay.views["transactions"] = Transactions(stage.clock.now, transactions=(one,))
         await open_live(stage)
         seen = words(stage)
         assert "public.p5 and 4,994 more" in seen
         assert f"public.p5 95, 4,994 more tables {5_000 + sum(range(81, 95)):,}" in seen
-        assert "given up: the server that answers now does not have it" in seen
+        assert "abandoned: the current server does not have it" in seen
         await stage.press("exclamation_mark")
         assert keys(stage) == ["1"]
 
@@ -121,7 +120,7 @@ async def test_enter_opens_the_sampled_changes_and_says_how_many_are_not(size: t
             7, sample.xid, sample.lsn, sample.commit_time, 1_000, 9_000, stage.clock.now, {sample.table: 0}
         )
         same = [one for one in stage.app.model.live.changes if (one.xid, one.lsn) == (sample.xid, sample.lsn)]
-        stage.relay.looks["transactions"] = Transactions(
+        stage.relay.views["transactions"] = Transactions(
             stage.clock.now, total=1, newest=1, transactions=(mine,)
         )
         await open_live(stage)
@@ -129,7 +128,7 @@ async def test_enter_opens_the_sampled_changes_and_says_how_many_are_not(size: t
         await stage.advance(1)
         assert isinstance(stage.app.screen, SampledTransactionScreen)
         others = 1_000 - len(same)
-        assert f"{len(same):,} of its changes are in the sample at hand, {others:,} are not" in words(stage)
+        assert f"{len(same):,} of its changes were sampled, {others:,} were not" in words(stage)
         assert len(stage.app.screen.main_grid().rows) == len(same)
         assert f"Transactions › xid {sample.xid}" in lines(stage.app)[1]
         await stage.press("escape")
@@ -144,7 +143,7 @@ async def test_a_transaction_of_which_nothing_was_sampled_says_so() -> None:
         await stage.advance(1)
         seen = words(stage)
         assert "none of its changes was sampled" in seen
-        assert "1,204,511 are not" in seen
+        assert "1,204,511 were not" in seen
         assert "bwtui connect --record DIR" in seen
 
 
@@ -154,12 +153,12 @@ async def test_one_that_is_being_read_is_followed_to_its_end() -> None:
         await open_live(stage)
         await stage.press("down", "enter")
         await stage.advance(1)
-        assert "is being read: rows and bytes are those so far" in words(stage)
+        assert "being read: rows and bytes so far" in words(stage)
         before = services.transactions(stage.clock.now)
         ended = replace(before.under_way[0], number=62, rows=400_000, acknowledged=True, relayed_seconds=20.0)
         ended = replace(ended, commit_seconds=21.0)
         done = replace(before, under_way=(), transactions=(*before.transactions, ended))
-        stage.relay.looks["transactions"] = done
+        stage.relay.views["transactions"] = done
         await stage.advance(2)
         assert "400,000 rows" in words(stage)
         assert "acknowledged after 20 s" in words(stage)
@@ -168,14 +167,14 @@ async def test_one_that_is_being_read_is_followed_to_its_end() -> None:
 async def test_nothing_yet_says_why() -> None:
     stage = Stage()
     async with stage.run((80, 24)):
-        stage.relay.looks["transactions"] = Transactions(stage.clock.now)
+        stage.relay.views["transactions"] = Transactions(stage.clock.now)
         await open_live(stage)
-        assert "no transaction of the relay's tables yet; 1 shows what it is doing" in words(stage)
+        assert "no transaction of the relay's tables yet; 1 shows the relay's state" in words(stage)
     stage = Stage(Shop(state="snapshot"))
     async with stage.run((80, 24)):
-        stage.relay.looks["transactions"] = Transactions(stage.clock.now)
+        stage.relay.views["transactions"] = Transactions(stage.clock.now)
         await open_live(stage)
-        assert "the snapshot is under way: its rows belong to no transaction" in words(stage)
+        assert "the snapshot is running; its rows belong to no transaction" in words(stage)
 
 
 async def test_an_older_relay_is_told_of_in_plain_words() -> None:
@@ -185,7 +184,7 @@ async def test_an_older_relay_is_told_of_in_plain_words() -> None:
         raise RequestRefused("shop", UNKNOWN_REQUEST)
 
     async with stage.run((80, 24)):
-        stage.relay.look = refuse  # type: ignore[method-assign]
+        stage.relay.fetch_view = refuse  # type: ignore[method-assign]
         await open_live(stage)
         seen = words(stage)
         assert "relay shop refused the request: unknown request" in seen
@@ -199,14 +198,14 @@ async def test_hostile_names_and_numbers_are_shown_and_control_nothing() -> None
             1, 2**32 - 1, "FFFFFFFF/FFFFFFFF", 0.0, 10**12, 10**15, 1.0, {HOSTILE: 3, "x" * 5_000: 2}, True
         )
         unknown = replace(one, number=2, xid=3, tables=None)
-        stage.relay.looks["transactions"] = Transactions(stage.clock.now, transactions=(one, unknown))
+        stage.relay.views["transactions"] = Transactions(stage.clock.now, transactions=(one, unknown))
         await open_live(stage)
         seen = text(stage.app)
         assert "\x1b" not in seen
         assert "\\x1b]0;il\\x07\\n[red]" in seen
-        assert "not noted" in seen
+        assert "unknown" in seen
         await stage.press("down")
-        assert "tables not noted: many small transactions of many tables came at once" in words(stage)
+        assert "tables unknown: too many small transactions of many tables at once" in words(stage)
 
 
 async def test_a_thousand_transactions_cost_no_more_than_a_picture() -> None:
@@ -216,7 +215,7 @@ async def test_a_thousand_transactions_cost_no_more_than_a_picture() -> None:
             RelayedTransaction(n, n, f"0/{n:X}", n / 10, n % 90, n, n / 10, {"public.t": 0}, True, 0.01, 0.02)
             for n in range(1, 1_001)
         )
-        stage.relay.looks["transactions"] = Transactions(stage.clock.now, total=1_000, transactions=many)
+        stage.relay.views["transactions"] = Transactions(stage.clock.now, total=1_000, transactions=many)
         await open_live(stage)
         assert len(keys(stage)) == 1_000
         await stage.press("end", "pageup", "home")
@@ -244,13 +243,13 @@ async def test_a_recording_lists_its_transactions_as_of_the_position(size: tuple
         seen = words(stage)
         assert f"{len(every)} transactions up to here" in seen
         assert "Recv→conf" in seen
-        assert "A RECORDING" in lines(stage.app)[0]
+        assert "RECORDING" in lines(stage.app)[0]
         await compare(stage, f"recorded-transactions-{size[0]}x{size[1]}")
         await stage.seek("#20")
         few = [one for one in every if one.stop <= 21]
         assert len(keys(stage)) == len(few)
         await stage.seek("start")
-        assert "nothing has happened yet; → goes to the first change" in words(stage)
+        assert "no change before this position; → goes to the first change" in words(stage)
 
 
 async def test_tables_and_bytes_are_read_for_what_is_on_screen() -> None:
@@ -289,7 +288,7 @@ async def test_one_that_was_never_confirmed_or_recorded_twice_says_so() -> None:
         await stage.press("0", "s")
         assert "never" in text(stage.app)
         await stage.press("home")
-        assert "and not confirmed in this recording" in words(stage)
+        assert "not confirmed in this recording" in words(stage)
         marks = {
             row.key: row.cells[0].text for row in stage.app.screen.query_one("#transactions", ItemList).rows
         }
@@ -306,7 +305,7 @@ async def test_a_recording_of_a_snapshot_alone_has_none_and_says_so() -> None:
     stage = RecordedStage(MemoryRecording(tape))
     async with stage.run((80, 24)):
         await stage.press("0")
-        assert "no transaction has ended up to here" in words(stage)
+        assert "no transaction ends before this position" in words(stage)
 
 
 async def test_a_transaction_that_is_under_way_at_the_position_is_named() -> None:
@@ -315,7 +314,7 @@ async def test_a_transaction_that_is_under_way_at_the_position_is_named() -> Non
         one = next(one for one in stage.recording.transactions(0, stage.recording.length) if one.rows == 3)
         await stage.seek(f"#{one.start + 1}")
         await stage.press("0")
-        assert f"Under way here: xid {one.xid}, 2 of 3 rows." in words(stage)
+        assert f"Open at this position: xid {one.xid}, 2 of 3 rows." in words(stage)
 
 
 async def test_damage_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -332,7 +331,7 @@ async def test_damage_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_large_transaction_is_read_in_part_for_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    from bwtui.tui.screens.recording import transactions as module
+    from bwtui.tui.screens import recording as module
 
     monkeypatch.setattr(module, "_READ", 10)
     tape = Tape()

@@ -1,4 +1,4 @@
-"""A file of DDL is tried from the registry screen: what is asked, what is shown, and what can't be."""
+"""Try a file of DDL from the registry screen: the question, the result, and the refusals."""
 
 from pathlib import Path
 from typing import Any
@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from textual.widgets import Input
 
-from bwtui.tui.screens.audit.forms import AskScreen, FormScreen, completed
-from bwtui.tui.screens.audit.progress import JobScreen
+from bwtui.tui.screens.dialogs import AskScreen, FormScreen, completed
+from bwtui.tui.screens.jobs import JobScreen
 from tests.tui.commands import Commands
 from tests.tui.doubles import Stage
 from tests.tui.picture import text
@@ -45,7 +45,7 @@ GOOD = {"ok": True, "tables": {"public.orders": table(part("compatible"))}}
 
 
 async def begin(stage: TrialStage, path: str) -> None:
-    """Ask for a trial of a file."""
+    """Request a trial of a file."""
     await stage.press("3", "c")
     assert isinstance(stage.app.screen, FormScreen)
     stage.app.screen.query_one("#script", Input).value = path
@@ -65,10 +65,10 @@ async def test_each_table_says_what_would_stop_it(tmp_path: Path, size: tuple[in
         seen = text(stage.app)
         assert "✗ 2 of 3 tables would stop the relay after migration.sql" in seen
         assert 'field "total" changed from decimal(10,2) to string' in seen
-        assert "orders-value, held to BACKWARD" in seen
+        assert "orders-value, compatibility level BACKWARD" in seen
         assert "table public.audit has no primary key" in seen
         await stage.press("escape")
-        # The path is there for the next time.
+        # The path is remembered for the next time.
         await stage.press("c")
         assert stage.app.screen.query_one("#script", Input).value == "~/migration.sql"
 
@@ -88,7 +88,7 @@ async def test_without_a_file_the_tables_are_looked_at_as_they_are(tmp_path: Pat
         await begin(stage, "")
         assert stage.commands == [("schema", "check", "--relay", "shop", "--json")]
         await stage.end({"ok": True, "tables": {}})
-        assert "▲ no table of this relay is there as the tables are now" in text(stage.app)
+        assert "▲ this relay has no tables at present" in text(stage.app)
 
 
 async def test_a_path_is_never_an_option_nor_stdin(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ async def test_a_recording_says_why_nothing_can_be_tried() -> None:
     async with stage.run():
         await stage.press("3", "c")
         assert [told.strip() for told in stage.told] == [
-            "A recording has no server to try DDL on: 'bwtui schema check --ddl FILE' does that"
+            "A recording has no server to try DDL on; use 'bwtui schema check --ddl FILE'"
         ]
 
 

@@ -1,4 +1,4 @@
-"""The versions of a subject: when they came, what each changed, and two of them field by field."""
+"""The versions of a subject: their dates, their changes, and a comparison of two, field by field."""
 
 import json
 from dataclasses import replace
@@ -7,7 +7,7 @@ import pytest
 
 from bwtui.model.service_views import SubjectVersions, VersionEntry, VersionText
 from bwtui.model.status import SchemaEntry
-from bwtui.tui.widgets.item_list import ItemList
+from bwtui.tui.widgets.grid import ItemList
 from tests.tui import services
 from tests.tui.doubles import Stage
 from tests.tui.picture import text
@@ -35,12 +35,12 @@ def listing(stage: Stage | RecordedStage, name: str) -> ItemList:
 
 
 def cells(stage: Stage | RecordedStage, name: str) -> list[list[str]]:
-    """What stands in a list, line by line."""
+    """Return the texts of a list, line by line."""
     return [[cell.text for cell in row.cells] for row in listing(stage, name).rows]
 
 
 async def orders(stage: Stage) -> str:
-    """Look at the versions of the orders' values."""
+    """Show the versions of the orders' values."""
     await stage.show("registry")
     grid = listing(stage, "schemas")
     grid.move_to_key(next(row.key for row in grid.rows if row.key.startswith("orders-value")))
@@ -55,10 +55,10 @@ async def test_the_newest_two_are_compared_field_by_field(size: tuple[int, int])
     stage = Stage(Versioned())
     async with stage.run(size):
         seen = await orders(stage)
-        for word in ("orders-value is held to BACKWARD", "4 versions, 1 softly deleted"):
+        for word in ("orders-value has compatibility level BACKWARD", "4 versions, 1 softly deleted"):
             assert word in seen
         flat = " ".join(seen.split())
-        assert "version 3 → 4: 1 added, 1 removed, 1 of another type: ✗ breaks BACKWARD in 2" in flat
+        assert "version 3 → 4: 1 added, 1 removed, 1 with a new type: ✗ breaks BACKWARD in 2" in flat
         assert [(row[0], row[1], row[4]) for row in cells(stage, "differences")] == [
             ("total", "type", "✗ breaks BACKWARD"),
             ("placed", "added", "✗ breaks BACKWARD"),
@@ -79,7 +79,7 @@ async def test_times_are_those_that_somebody_knows() -> None:
         await orders(stage)
         when = [row[4] for row in cells(stage, "versions")]
         assert when[0].startswith("used since ")
-        assert when[1:3] == ["not known", "softly deleted"]
+        assert when[1:3] == ["unknown", "softly deleted"]
         assert when[3].startswith("registered 2025-12-06")
 
 
@@ -89,16 +89,18 @@ async def test_others_are_compared_and_one_is_held() -> None:
         await orders(stage)
         await stage.press("down")
         await stage.advance(2)
-        # What is softly deleted is passed over.
+        # Softly deleted versions are skipped.
         assert "version 1 → 3: 2 added" in text(stage.app)
         await stage.press("down")
         await stage.advance(2)
-        assert "version 2 is softly deleted, so that nothing is checked against it" in text(stage.app)
+        assert "version 2 is softly deleted, so the registry does not compare new schemas with it" in text(
+            stage.app
+        )
         await stage.press("down", "D", "up", "up", "up")
         await stage.advance(2)
         seen = text(stage.app)
         assert "version 1 → 4: 2 added: ✗ breaks BACKWARD in 1" in seen
-        assert "BACKWARD compares neighbours only, and between these are 1" in seen
+        assert "BACKWARD compares only adjacent versions, and there are 1 in between" in seen
         await stage.press("down", "down", "down", "D", "up", "up", "up")
         await stage.advance(2)
         assert "version 3 → 4" in text(stage.app)
@@ -107,24 +109,24 @@ async def test_others_are_compared_and_one_is_held() -> None:
 async def test_while_the_registry_is_silent_the_relay_s_own_is_shown_and_who_is_waited_for() -> None:
     stage = Stage(Versioned())
     async with stage.run((160, 45)):
-        stage.relay.looks["subject"] = SubjectVersions(name="orders-value")
+        stage.relay.views["subject"] = SubjectVersions(name="orders-value")
         await stage.show("registry")
         grid = listing(stage, "schemas")
         grid.move_to_key(next(row.key for row in grid.rows if row.key.startswith("orders-value")))
         await stage.press("D")
-        # At once, before anything was asked.
+        # At once, before any request.
         assert [row[1] for row in cells(stage, "versions")] == ["4"]
         await stage.advance(5)
         seen = text(stage.app)
-        assert "the relay asks the schema registry at http://127.0.0.1:58081, no answer for 5" in seen
+        assert "the relay is querying the schema registry at http://127.0.0.1:58081, no answer for 5" in seen
         assert "1 version known to the relay" in seen
-        assert "there is no version before to compare with" in seen
-        stage.relay.looks["subject"] = SubjectVersions(
+        assert "no previous version to compare with" in seen
+        stage.relay.views["subject"] = SubjectVersions(
             stage.clock.now, "can't reach the schema registry at r: timed out", name="orders-value"
         )
         await stage.advance(1)
         assert "✗ can't reach the schema registry at r: timed out" in text(stage.app)
-        del stage.relay.looks["subject"]
+        del stage.relay.views["subject"]
         await stage.advance(2)
         assert "✗ can't reach" not in text(stage.app)
 
@@ -133,9 +135,9 @@ async def test_a_text_that_is_lacking_is_said_to_be() -> None:
     stage = Stage(Versioned())
     async with stage.run((160, 45)):
         whole = services.subject(NOON, ("orders-value",))
-        stage.relay.looks["subject"] = replace(whole, time=stage.clock.now)
+        stage.relay.views["subject"] = replace(whole, time=stage.clock.now)
         seen = await orders(stage)
-        assert "the schema of version 3 is not here yet" in seen
+        assert "the schema of version 3 has not arrived yet" in seen
 
 
 async def test_what_others_registered_can_be_no_record_and_hostile() -> None:
@@ -145,11 +147,11 @@ async def test_what_others_registered_can_be_no_record_and_hostile() -> None:
         texts = (VersionText(8, '{"type": "enum"}'), VersionText(9, json.dumps({"type": hostile})))
         entries = (VersionEntry(8, 1), VersionEntry(9, 2))
         look = SubjectVersions(stage.clock.now, "", (hostile,), "orders-value", "FULL", entries, texts)
-        stage.relay.looks["subject"] = look
+        stage.relay.views["subject"] = look
         seen = await orders(stage)
-        assert "one of them is no Avro record, so that they can't be compared" in seen
+        assert "one of them is not an Avro record, so they can't be compared" in seen
         assert "\\x1b[31m[b]red[/b]" in seen
-        # The relay's own version is not among them any more.
+        # The relay's own version is no longer among them.
         assert "not in the registry" in seen
 
 
@@ -163,7 +165,7 @@ async def test_d_takes_the_selected_table_and_says_where_none_is_selected() -> N
         await stage.show("errors")
         await stage.press("D")
         assert [one.message for one in stage.app._notifications] == [
-            "No schema is selected: 3 shows those that are known here"
+            "No schema is selected; 3 lists the known ones"
         ]
 
 
@@ -172,7 +174,7 @@ async def test_the_registry_screen_tells_the_rule_of_the_selected_subject() -> N
     async with stage.run((160, 45)):
         await stage.show("registry")
         await stage.advance(2)
-        assert "held to BACKWARD, 1 version in the registry" in text(stage.app)
+        assert "compatibility level BACKWARD, 1 version in the registry" in text(stage.app)
         assert "D Diff" in text(stage.app)
 
 
@@ -197,7 +199,7 @@ async def test_a_recording_compares_what_it_holds() -> None:
         grid.move_to_key(next(row.key for row in grid.rows if row.key.startswith("orders-value")))
         await stage.press("D")
         seen = text(stage.app)
-        assert "2 versions in the recording up to here, which holds no compatibility level" in seen
+        assert "2 versions in the recording up to here; recordings contain no compatibility level" in seen
         assert "version 1 → 3: 2 added: ✓ breaks neither rule" in seen
         assert cells(stage, "versions")[0][3] == "+2"
 
@@ -215,7 +217,7 @@ async def test_two_hundred_versions_of_wide_tables_are_drawn() -> None:
     stage = Stage(Versioned())
     async with stage.run((250, 70)):
         look = SubjectVersions(stage.clock.now, "", (), "orders-value", "BACKWARD", entries, texts)
-        stage.relay.looks["subject"] = look
+        stage.relay.views["subject"] = look
         await orders(stage)
         assert len(cells(stage, "versions")) == 202
         await stage.press("G", "up", "D", "g")

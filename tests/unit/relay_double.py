@@ -1,4 +1,4 @@
-"""A double of the engine, which does what its mode says without PostgreSQL and Kafka."""
+"""A double of the engine that follows its mode, without PostgreSQL and Kafka."""
 
 import logging
 import os
@@ -17,15 +17,15 @@ from bwtui.relay.metrics.measures import Measures
 from bwtui.relay.watch.activity_clock import MainThreadActivity
 from bwtui.settings import RelaySettings
 
-#: An error with a secret in it, as a careless library would write it.
+#: An error that contains a secret, as a careless library would raise it.
 SECRET = "hunter2"
-#: What months of a library's lines come to, in a moment: 20 MB.
+#: 20 MB in total: as much as a library prints in months.
 LINE = "x" * 40_000
 LINES = 500
 
 
 class DoubleEngine:
-    """Implements what relay/process/main.py and relay/process/server.py ask of the engine."""
+    """Implements the part of the engine that relay/process/main.py and relay/process/server.py use."""
 
     def __init__(self, settings: RelaySettings, mode: str = "stream") -> None:
         if mode == "refuse":
@@ -39,7 +39,7 @@ class DoubleEngine:
         self.tables = {"public.orders": TableStatus(topic="orders", inserts=3)}
 
     def run(self) -> None:
-        """Run as the mode says."""
+        """Act according to the mode."""
         if self.mode == "starting":
             self.stopped.wait()
             return
@@ -66,7 +66,6 @@ class DoubleEngine:
         self.stopped.set()
 
     def status(self) -> Status:
-        """Return a small status."""
         settings = self._settings
         return Status(
             state=self.state,
@@ -80,19 +79,17 @@ class DoubleEngine:
         )
 
     def measures(self) -> Measures:
-        """Return the status, and nothing that was measured."""
+        """Return the status without any measurements."""
         return Measures(self.status(), is_stopping=self.stopped.is_set())
 
     def turn(self) -> MainThreadActivity:
-        """Return that it turns."""
+        """Return that the main thread is active."""
         return MainThreadActivity("read", 0.1)
 
     def settings(self) -> RelaySettings:
-        """Return what it was given."""
         return self._settings
 
-    def look(self, name: LookName, about: Sequence[str] = (), *, glance: bool = False) -> Look:
-        """Return what was seen before the first look."""
+    def view(self, name: LookName, about: Sequence[str] = (), *, glance: bool = False) -> Look:
         return LOOKS[name]()
 
     def changes(self, after: int) -> list[ChangeSample]:
@@ -100,7 +97,7 @@ class DoubleEngine:
         return [change(sequence) for sequence in range(after + 1, 1001)]
 
     def history(self, after: float) -> RelayHistory:
-        """Return three seconds, and the start, as far as they are behind ``after``."""
+        """Return three seconds and the start, as far as they are later than ``after``."""
         seconds = tuple(
             Second(at, 10 * at, 9 * at, 100, 0.5, 1_000, 0.01, 0.02, 0.03) for at in (1.0, 2.0, 3.0)
         )
@@ -114,7 +111,7 @@ class DoubleEngine:
         )
 
     def sent_beside(self, topic: str, records: int) -> None:
-        """Count nothing."""
+        """Do nothing."""
 
     def healed(self, lsn: str) -> bool:
         return False
@@ -123,13 +120,18 @@ class DoubleEngine:
         return ""
 
     def audited(
-        self, verdict: str, clean: Sequence[str], began: str, servers: Sequence[Sequence[Any]]
+        self,
+        verdict: str,
+        clean: Sequence[str],
+        began: str,
+        servers: Sequence[Sequence[Any]],
+        differing: Sequence[str] = (),
     ) -> None:
-        """Note the verdict."""
+        """Record the verdict."""
         self.verdicts.append(verdict)
 
     def backfill(self, request: BackfillRequest) -> str:
-        """Take a request of a table that there is, and leave it waiting."""
+        """Accept a request for an existing table, and leave it waiting."""
         if request.table not in self.tables:
             raise RefusedError(
                 f"the relay does not capture table {request.table}", "did you mean public.orders?"
@@ -139,7 +141,7 @@ class DoubleEngine:
         return id
 
     def backfill_control(self, id: str, what: BackfillCommand) -> BackfillStatus:
-        """Do what is asked, at once."""
+        """Apply the command immediately."""
         states: dict[BackfillCommand, BackfillState] = {
             "pause": "paused",
             "resume": "waiting",
@@ -147,17 +149,15 @@ class DoubleEngine:
         }
         if id not in self.backfills:
             raise RefusedError(
-                f"there is no backfill {id}", "'bwtui snapshot --status' lists the existing ones"
+                f"there is no request {id}", "'bwtui snapshot --status' lists the existing ones"
             )
         self.backfills[id] = replace(self.backfills[id], state=states[what])
         return self.backfills[id]
 
     def schemas(self) -> list[SchemaEntry]:
-        """Return one schema."""
         return [SchemaEntry("orders-value", 7, 1, "public.orders", "orders", "value", "{}", 1.0)]
 
 
 def change(sequence: int) -> ChangeSample:
-    """Return one sampled change."""
     fields = (FieldChange("id", None, "1"),)
     return ChangeSample(sequence, 1.0, 1.0, "0/1", 700, "insert", "public.orders", "orders", "1", fields)

@@ -1,4 +1,4 @@
-"""Alert rules: they ask for what a relay has; each has its page, and cases in which it fires and does not."""
+"""Alert rules use existing metrics; each has a documentation page and tests that do and do not fire it."""
 
 import re
 import shlex
@@ -62,11 +62,11 @@ def test_each_alert_has_its_page_and_each_page_its_alert() -> None:
 
 def test_each_command_of_a_page_can_be_given() -> None:
     commands = [one for page in pages().values() for one in re.findall(r"`(bwtui [^`]+)`", page)]
-    assert len(commands) > 20
+    assert len(commands) > 15
     for command in commands:
         parsed(shlex.split(command)[1:])
     with pytest.raises(click.UsageError):
-        parsed(["doctor", "--relay", "shop"])
+        parsed(["slots", "list", "--relay", "shop"])
 
 
 def test_each_alert_has_a_case_in_which_it_fires_and_one_in_which_it_stays_silent() -> None:

@@ -1,4 +1,4 @@
-"""pyarrow does without pandas where it is told to, and has it where that is needed."""
+"""pyarrow runs without pandas where requested, and has it where it is needed."""
 
 import subprocess
 import sys

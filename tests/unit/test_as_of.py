@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from bwtui.pgoutput.messages import UNCHANGED, Column, Field, Relation
+from bwtui.recording import as_of
+from bwtui.recording.as_of import RowOrder, TableFold, pages
 from bwtui.recording.change import Change
-from bwtui.recording.query.row_query import parse_row_query
-from bwtui.recording.query.tokens import QueryError
-from bwtui.recording.reading import as_of
-from bwtui.recording.reading.as_of import RowOrder, TableFold, pages
-from bwtui.recording.reading.reader import open_recording
+from bwtui.recording.query.completion import parse_row_query
+from bwtui.recording.query.syntax import QueryError
+from bwtui.recording.reader import open_recording
 from bwtui.recording.view import RecordingView
-from bwtui.tui.screens.recording.rows import gap_texts
+from bwtui.tui.screens.recording import gap_texts
 from tests.recorded_shop import (
     AUDIT,
     INT,
@@ -40,7 +40,7 @@ def rows(made: TableFold) -> list[tuple[Field, ...]]:
 
 
 def simply(changes: list[Change], table: str) -> list[tuple[Field, ...]]:
-    """Fold orders the plain way."""
+    """Fold orders the simple way."""
     found: dict[Field, tuple[Field, ...]] = {}
     for change in changes:
         if change.table != table or change.is_repeat:
@@ -115,7 +115,7 @@ def test_a_new_snapshot_replaces_what_was_known() -> None:
 
 
 def test_a_tombstone_beside_the_stream_takes_its_row_away(tmp_path: Path) -> None:
-    """A heal puts it in for a row whose delete the slot missed."""
+    """A heal adds it for a row whose delete is not in the slot."""
     stream, orders = Stream(tmp_path), table(1, "orders")
     stream.begin_pass()
     for key in (1, 2, 3):
@@ -139,11 +139,11 @@ def test_a_tombstone_of_a_row_that_was_never_sent_is_told(tmp_path: Path) -> Non
         assert rows(made) == [(b"1", b"a")]
         gaps = made.gaps(False)
     assert gaps.unknown_tombstones == 1
-    assert any("may still stand here" in text for text in gap_texts(gaps))
+    assert any("may still be listed" in text for text in gap_texts(gaps))
 
 
 def spelled(change: Change, id: int, own: int) -> Change:
-    """Return a change with its key under a schema's id, where the relay's own is another."""
+    """Return a change whose key has one schema id, while the relay's own key schema id is a different one."""
     (message,) = change.messages
     key = b"\0" + id.to_bytes(4, "big") + b"\2"
     return replace(change, messages=(replace(message, key=key, key_schema_id=own),))
@@ -151,7 +151,7 @@ def spelled(change: Change, id: int, own: int) -> Change:
 
 @pytest.mark.parametrize(("sent", "put", "is_there"), [(5, 7, False), (7, 5, True), (5, 5, False)])
 def test_ids_of_schemas_in_the_keys(sent: int, put: int, is_there: bool) -> None:
-    """The relay's own is 7. What stands under another clears up what only the topic has."""
+    """The relay's own id is 7. A cleanup under a different id affects only keys that the topic alone has."""
     tape = Tape()
     tape.begin()
     tape.add("insert", ORDERS, (b"1", b"new", b"1"))

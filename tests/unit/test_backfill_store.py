@@ -1,4 +1,4 @@
-"""What is to be sent again, on the disk: nothing is lost, and an `ask` holds whatever is saved meanwhile."""
+"""Backfill tasks on disk: requests are validated, none is lost, and a `control` survives concurrent saves."""
 
 import errno
 import json
@@ -13,9 +13,15 @@ import pytest
 from bwtui.durable_files import write_durably
 from bwtui.errors import RefusedError, StateFailed
 from bwtui.model.backfill import BackfillCommand, BackfillRequest
-from bwtui.relay.backfill.keys import read_keys, write_keys
-from bwtui.relay.backfill.store import KEPT, BackfillStore
-from bwtui.relay.backfill.task import BackfillTask
+from bwtui.relay.backfill.store import (
+    KEPT,
+    BackfillRequests,
+    BackfillStore,
+    BackfillTask,
+    read_keys,
+    write_keys,
+)
+from bwtui.relay.run_state import RunState
 
 ORDERS = BackfillRequest("public.orders", where="id > 7")
 USERS = BackfillRequest("public.users")
@@ -23,12 +29,12 @@ USERS = BackfillRequest("public.users")
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Where the tasks lie; it is made with the first."""
+    """The folder of the tasks, which the first task creates."""
     return tmp_path / "relay" / "backfills"
 
 
 def in_hand(store: BackfillStore, id: str) -> BackfillTask:
-    """The task that the main thread works on, as it begins."""
+    """Return the task that the main thread works on."""
     task = store.next()
     assert task is not None
     assert task.id == id
@@ -81,7 +87,7 @@ def test_no_second_of_the_same_table_and_reason(folder: Path) -> None:
     with pytest.raises(RefusedError, match=f"table public.orders already has an unfinished backfill: {id}"):
         store.submit(BackfillRequest("public.orders"))
     store.submit(BackfillRequest("public.orders", reason="joined"))
-    store.ask(id, "cancel")
+    store.control(id, "cancel")
     store.submit(ORDERS)
 
 
@@ -89,7 +95,7 @@ def test_no_second_of_the_same_table_and_reason(folder: Path) -> None:
 def test_one_that_nobody_works_on_obeys_at_once(folder: Path, what: BackfillCommand, state: str) -> None:
     store = BackfillStore(folder)
     id = store.submit(ORDERS)
-    assert store.ask(id, what).state == state
+    assert store.control(id, what).state == state
     assert store.next() is None
     assert [one.state for one in BackfillStore(folder).statuses()] == [state]
 
@@ -99,10 +105,10 @@ def test_one_under_way_obeys_at_the_end_of_its_chunk(folder: Path, what: Backfil
     store = BackfillStore(folder)
     orders, users = store.submit(ORDERS), store.submit(USERS)
     task = in_hand(store, orders)
-    status = store.ask(orders, what)
+    status = store.control(orders, what)
     assert (status.state, status.detail.partition(" ")[0]) == ("running", "will")
     assert task.state == "running"
-    # The chunk that was under way is acknowledged, and counted.
+    # The chunk in progress is acknowledged and counted.
     task.rows = 1000
     store.save(task)
     following = store.next()
@@ -116,38 +122,38 @@ def test_one_under_way_obeys_at_the_end_of_its_chunk(folder: Path, what: Backfil
 def test_a_pause_ends(folder: Path) -> None:
     store = BackfillStore(folder)
     id = store.submit(ORDERS)
-    store.ask(id, "pause")
+    store.control(id, "pause")
     store = BackfillStore(folder)
     assert store.next() is None
-    assert store.ask(id, "resume").state == "waiting"
+    assert store.control(id, "resume").state == "waiting"
     in_hand(store, id)
-    store.ask(id, "pause")
-    assert store.ask(id, "resume").state == "running"
+    store.control(id, "pause")
+    assert store.control(id, "resume").state == "running"
     in_hand(store, id)
 
 
 def test_one_that_goes_on_has_its_turn_before_those_asked_for_later(folder: Path) -> None:
     store = BackfillStore(folder)
     orders, users = store.submit(ORDERS), store.submit(USERS)
-    store.ask(orders, "pause")
+    store.control(orders, "pause")
     task = in_hand(store, users)
-    store.ask(orders, "resume")
+    store.control(orders, "resume")
     in_hand(store, orders)
     assert task.state == "waiting"
 
 
 def test_what_is_asked_is_refused_of_unknown_ones_and_those_that_are_over(folder: Path) -> None:
     store = BackfillStore(folder)
-    with pytest.raises(RefusedError, match="there is no backfill 7"):
-        store.ask("7", "cancel")
+    with pytest.raises(RefusedError, match="there is no request 7"):
+        store.control("7", "cancel")
     id = store.submit(ORDERS)
     in_hand(store, id)
-    store.ask(id, "cancel")
+    store.control(id, "cancel")
     with pytest.raises(RefusedError, match="is being cancelled"):
-        store.ask(id, "resume")
+        store.control(id, "resume")
     store.next()
     with pytest.raises(RefusedError, match="has already ended: cancelled"):
-        store.ask(id, "pause")
+        store.control(id, "pause")
 
 
 def test_it_is_told_as_over_only_once_that_is_durable(folder: Path) -> None:
@@ -173,7 +179,7 @@ def test_keys_are_taken_over_and_removed_with_their_task(folder: Path, tmp_path:
     assert task.estimate == 3
     assert stat.S_IMODE(Path(task.request.keys).stat().st_mode) == 0o600
     assert list(read_keys(Path(task.request.keys), done=1)) == [b"\x00\xff", ("2", "")]
-    store.ask(id, "cancel")
+    store.control(id, "cancel")
     assert sorted(path.name for path in folder.iterdir()) == [f"{id}.json"]
 
 
@@ -257,20 +263,20 @@ def test_a_damaged_list_is_told(tmp_path: Path, content: bytes, what: str) -> No
 def test_only_the_newest_that_are_over_are_kept_and_no_id_comes_again(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once each client has seen the end of its own."""
+    """Ended tasks are dropped only after their clients have had time to see the result."""
     monkeypatch.setattr("bwtui.relay.backfill.store.KEPT_SECONDS", 0.0)
     store = BackfillStore(folder)
     first = store.submit(USERS)
     ids = [first]
     for _ in range(KEPT + 5):
         ids.append(store.submit(ORDERS))
-        store.ask(ids[-1], "cancel")
+        store.control(ids[-1], "cancel")
     for _ in range(2):
         assert [status.id for status in store.statuses()] == [first, *ids[-KEPT:]]
         store = BackfillStore(folder)
         assert [status.id for status in store.statuses()] == [first, *ids[-KEPT:]]
         ids.append(store.submit(ORDERS))
-        store.ask(ids[-1], "cancel")
+        store.control(ids[-1], "cancel")
     assert len(set(ids)) == len(ids)
     assert len(list(folder.iterdir())) == KEPT + 1
 
@@ -281,11 +287,11 @@ def test_what_was_not_sent_is_kept_until_the_ledger_records_it(
     monkeypatch.setattr("bwtui.relay.backfill.store.KEPT_SECONDS", 0.0)
     store = BackfillStore(folder)
     joined = store.submit(BackfillRequest("public.users", reason="joined"))
-    store.ask(joined, "cancel")
+    store.control(joined, "cancel")
 
     def forget() -> None:
         for _ in range(KEPT + 5):
-            store.ask(store.submit(ORDERS), "cancel")
+            store.control(store.submit(ORDERS), "cancel")
 
     forget()
     assert [one.id for one in BackfillStore(folder).unnoted()] == [joined]
@@ -297,7 +303,7 @@ def test_what_was_not_sent_is_kept_until_the_ledger_records_it(
 
 def test_a_new_slot_owes_nothing_of_a_former_one(folder: Path) -> None:
     store = BackfillStore(folder)
-    store.ask(store.submit(BackfillRequest("public.users", reason="joined")), "cancel")
+    store.control(store.submit(BackfillRequest("public.users", reason="joined")), "cancel")
     store.forget_firsts(())
     assert BackfillStore(folder).unnoted() == []
 
@@ -311,7 +317,7 @@ def test_a_folder_that_can_not_be_used_is_told(folder: Path) -> None:
 
 
 def test_what_is_asked_from_other_threads_is_not_overwritten(folder: Path) -> None:
-    """The main thread saves as fast as it can, while others submit tasks and cancel them."""
+    """The main thread saves continuously while other threads submit and cancel tasks."""
     store = BackfillStore(folder)
     asked: list[str] = []
     failures: list[BaseException] = []
@@ -319,11 +325,11 @@ def test_what_is_asked_from_other_threads_is_not_overwritten(folder: Path) -> No
     def ask(table: str) -> None:
         try:
             for number in range(10):
-                # Another table: one that is under way stays so until the end of its chunk.
+                # Each is a different table: a task in progress stays in that state until its chunk ends.
                 id = store.submit(BackfillRequest(f"{table}_{number}"))
-                store.ask(id, "pause")
-                store.ask(id, "resume")
-                store.ask(id, "cancel")
+                store.control(id, "pause")
+                store.control(id, "resume")
+                store.control(id, "cancel")
                 asked.append(id)
         except BaseException as error:
             failures.append(error)
@@ -348,7 +354,7 @@ def test_what_is_asked_from_other_threads_is_not_overwritten(folder: Path) -> No
 def test_a_cancel_that_comes_while_progress_is_written_holds(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`save` has made its text, and is at the disk, when somebody asks."""
+    """The cancel arrives while `save` writes text that it has already made."""
     store = BackfillStore(folder)
     id = store.submit(ORDERS)
     task = in_hand(store, id)
@@ -356,7 +362,7 @@ def test_a_cancel_that_comes_while_progress_is_written_holds(
 
     def slow(path: Path, content: str) -> None:
         if not asking:
-            asking.append(threading.Thread(target=store.ask, args=(id, "cancel")))
+            asking.append(threading.Thread(target=store.control, args=(id, "cancel")))
             asking[0].start()
             asking[0].join(0.1)
         write_durably(path, content)
@@ -390,3 +396,45 @@ def test_a_list_that_is_copied_is_nobody_elses_from_the_beginning(
     id = store.submit(BackfillRequest("public.orders", keys=str(keys)))
     assert modes == [0o600]
     assert list(read_keys(folder / f"{id}.keys")) == list(read_keys(keys))
+
+
+@pytest.fixture
+def asking(tmp_path: Path) -> BackfillRequests:
+    """Requests to a relay of two tables, one of which is not in a publication."""
+    report = RunState()
+    report.table("public.orders")
+    report.table("public.users")
+    report.not_captured = ("public.users",)
+    return BackfillRequests(BackfillStore(tmp_path), report)
+
+
+def test_a_table_of_the_relay_is_taken(asking: BackfillRequests) -> None:
+    id = asking.submit(BackfillRequest("public.orders", where="id > 7"))
+    assert asking.control(id, "pause").state == "paused"
+
+
+def test_before_tables_are_known_any_is_taken(tmp_path: Path) -> None:
+    """This is the state while the relay waits for PostgreSQL."""
+    assert (
+        BackfillRequests(BackfillStore(tmp_path), RunState()).submit(BackfillRequest("public.orders"))
+        == "1-orders"
+    )
+
+
+@pytest.mark.parametrize(
+    ("wanted", "message", "hint"),
+    [
+        (BackfillRequest("public.order"), "the relay does not capture table public.order", "public.orders"),
+        (BackfillRequest("x"), "the relay does not capture table x", "lists the captured tables"),
+        (BackfillRequest("public.users"), "public.users is not captured", "doctor"),
+        (BackfillRequest("public.orders", where=" \n"), "the condition is empty", "SQL expression"),
+        (BackfillRequest("public.orders", where="a\0b"), "the condition is empty", "SQL expression"),
+        (BackfillRequest("public.orders", where="a", keys="/b"), "mutually exclusive", "one of them"),
+    ],
+)
+def test_what_can_not_be_is_refused(
+    asking: BackfillRequests, wanted: BackfillRequest, message: str, hint: str
+) -> None:
+    with pytest.raises(RefusedError, match=message) as refused:
+        asking.submit(wanted)
+    assert hint in refused.value.hint

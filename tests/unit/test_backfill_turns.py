@@ -1,4 +1,4 @@
-"""Turns over the tasks of a relay, without a database: what is not read, and what is read again for ever."""
+"""Turns over the tasks of a relay, without a database: tasks that are never read, and endless re-reads."""
 
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -9,25 +9,25 @@ import pytest
 
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
 from bwtui.model.backfill import BackfillRequest
-from bwtui.relay.backfill.backfill import Backfill
+from bwtui.relay.backfill.backfill import Backfill, seconds_beside
 from bwtui.relay.backfill.chunk_snapshot import ChunkSnapshot
-from bwtui.relay.backfill.sent_transactions import SentTransactions
+from bwtui.relay.backfill.chunk_window import SentTransactions
 from bwtui.relay.backfill.store import BackfillStore
-from bwtui.relay.backfill.stream_hook import BackfillStream, seconds_beside
+from bwtui.relay.backfill.stream_hook import BackfillStream
 from bwtui.relay.context import RelayContext
-from bwtui.relay.coverage.ledger import Coverage
+from bwtui.relay.healing.coverage_ledger import Coverage
 from bwtui.relay.run_state import RunState
 from bwtui.settings import RelaySettings
-from bwtui.source.chunks.chunk_reader import ChunkRequest, SessionEnded, TableNotPublished, TableWithoutKey
-from bwtui.source.failover.stream_server import StreamServer
+from bwtui.source.raw_stream import StreamServer
+from bwtui.source.snapshot import ChunkRequest, SessionEnded, TableNotPublished, TableWithoutKey
 from tests.waiting import eventually
 
 
 class Reader:
-    """A chunk that is being read for as long as nobody ends that."""
+    """A chunk whose read ends only when the test ends it."""
 
     detail = ""
-    #: What the next ones end with.
+    #: The error of later readers.
     fails: BwtuiError | None = None
     asked: tuple[str, ...] = ()
 
@@ -38,15 +38,15 @@ class Reader:
 
     @property
     def is_done(self) -> bool:
-        """Whether it has failed."""
+        """Return whether it has failed."""
         return self.error is not None
 
     def give_up(self) -> None:
-        """Nothing goes on."""
+        """Do nothing: no read is in progress."""
 
 
 class Marked(Coverage):
-    """A ledger that says what is marked; ``is_kept``: whether there is one."""
+    """A ledger that records its marks; ``is_kept``: whether it stores them."""
 
     def __init__(self) -> None:
         self.is_kept = True
@@ -61,8 +61,8 @@ class Marked(Coverage):
         *,
         has_extra: bool | None = None,
         by_hand: bool = False,
+        advice: str = "",
     ) -> bool:
-        """Note it."""
         self.marks.append((table, reason, by_hand))
         return self.is_kept
 
@@ -74,21 +74,20 @@ class Marked(Coverage):
         has_extra: bool | None = None,
         since: int = 0,
     ) -> None:
-        """Note it."""
         self.marks.append(("every table", reason, False))
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is none."""
+        """Return whether no marks are stored."""
         return not self.is_kept
 
     def resume(self, table: str) -> None:
-        """Note it."""
+        """Record the table."""
         self.resumed.append(table)
 
 
 class Turns:
-    """The rows that are put into one session of the stream."""
+    """Backfills within one session of the stream."""
 
     def __init__(self, folder: Path, settings: RelaySettings, tables: list[str]) -> None:
         self.report = RunState()
@@ -97,7 +96,7 @@ class Turns:
         self.first = ChunkSnapshot(folder, ("7", "shop", "slot"), self.store, self.report)
         if tables:
             self.first.forget()
-        self.first.ask(tables)
+        self.first.store_tasks(tables)
         self.first.begin(0x10)
         self.first.note_slot_created()
         said = {
@@ -109,12 +108,12 @@ class Turns:
         said["coverage"] = self.coverage
         server = SimpleNamespace(server=StreamServer(""))
         context = SimpleNamespace(**said, patience=server, policy=SimpleNamespace(shut=None))
-        self._batch: Any = SimpleNamespace(careful=None, window=None, flush=lambda: None)
+        self._batch: Any = SimpleNamespace(bisector=None, window=None, flush=lambda: None)
         self._backfill = Backfill(cast(RelayContext, context), self.store, ("p",), self.first, bool)
         self._backfill.begin_session(cast(BackfillStream, SimpleNamespace(batch=self._batch)))
 
     def until(self, what: str, condition: Callable[[], object], *, truncates: str = "") -> None:
-        """Take turns, while others empty the table ``truncates`` all the time."""
+        """Take turns, while TRUNCATEs of the table ``truncates`` keep coming."""
 
         def look() -> object:
             self._backfill.turn(0, 0.0, at_boundary=True, is_idle=True)
@@ -125,20 +124,20 @@ class Turns:
         eventually(what, look, 10)
 
     def states(self) -> dict[str, str]:
-        """Return how the tasks are, by table."""
+        """Return the states of the tasks, by table."""
         return {one.table: one.state for one in self.store.statuses()}
 
 
 @pytest.fixture(autouse=True)
 def reader(monkeypatch: pytest.MonkeyPatch) -> type[Reader]:
-    """What reads the chunks."""
+    """The class of the chunk readers."""
     made = type("Reader", (Reader,), {})
     monkeypatch.setattr("bwtui.relay.backfill.backfill.ChunkRead", made)
     return made
 
 
 def test_a_table_that_is_left_out_is_not_read(tmp_path: Path, reader: type[Reader]) -> None:
-    """It may be left out because it can't be read, which would end the relay at each start."""
+    """It may be excluded because it can't be read, which would end the relay at every start."""
     settings = RelaySettings(exclude_tables=("secret",))
     turns = Turns(tmp_path, settings, ["public.secret", "public.orders"])
     turns.until("the other", lambda: reader.asked)
@@ -174,11 +173,11 @@ def test_a_table_that_can_not_be_read_may_be_left_out(
 
 def test_only_a_first_snapshot_is_read_again_without_an_end(tmp_path: Path) -> None:
     turns = Turns(tmp_path, RelaySettings(), ["public.orders"])
-    turns.store.ask("1-orders", "pause")
+    turns.store.control("1-orders", "pause")
     turns.store.submit(BackfillRequest("public.users"))
     states = turns.states
     turns.until("the other's end", lambda: states()["public.users"] == "failed", truncates="public.users")
-    turns.store.ask("1-orders", "resume")
+    turns.store.control("1-orders", "resume")
 
     def again() -> bool:
         return next(one.again for one in turns.store.statuses() if one.table == "public.orders") > 20
@@ -191,7 +190,7 @@ def test_only_a_first_snapshot_is_read_again_without_an_end(tmp_path: Path) -> N
     ("where", "error", "ends"),
     [
         ("pg_terminate_backend(1)", SessionEnded("it broke", ""), True),
-        # Of these the condition is not the cause, and what is passes.
+        # Here the condition is not the cause, and the error is temporary.
         ("", SessionEnded("it broke", ""), False),
         ("id > 1", ConnectionFailed("nobody is there", ""), False),
     ],
@@ -207,7 +206,7 @@ def test_a_condition_that_ends_its_session_is_not_tried_for_ever(
     monkeypatch.setattr("bwtui.relay.backfill.backfill._PAUSE_SECONDS", 0.0)
     reader.fails = error
     turns = Turns(tmp_path, RelaySettings(), ["public.orders"])
-    turns.store.ask("1-orders", "cancel")
+    turns.store.control("1-orders", "cancel")
     id = turns.store.submit(BackfillRequest("public.users", where=where))
     turns.until("many tries", lambda: len(reader.asked) > 20 or turns.states()["public.users"] == "failed")
     (told,) = [one for one in turns.store.statuses() if one.id == id]
@@ -222,7 +221,7 @@ def test_a_condition_that_ends_its_session_is_not_tried_for_ever(
     [
         (0.0, 30, 0.001),
         (0.007, 30, 0.003),
-        # Of 4,000 rows that cost 12 µs each.
+        # 4,000 rows at 12 µs each.
         (0.048, 30, 0.048 * 30 / 70),
         (0.048, 50, 0.048),
         (5.0, 90, 0.1),
@@ -236,7 +235,7 @@ def test_rows_beside_the_stream_get_their_share_of_turns_however_long(
 
 
 def test_a_request_that_failed_is_no_clean_end(tmp_path: Path, reader: type[Reader]) -> None:
-    """A relay that ends once it has caught up would say 0 though rows of a joined table are missing."""
+    """A relay that ends once it has caught up would exit with 0 although rows of a table are missing."""
     turns = Turns(tmp_path, RelaySettings(), [])
     assert turns.store.unsent() is None
     reader.fails = RefusedError("permission denied for table users", "grant it")
@@ -245,10 +244,7 @@ def test_a_request_that_failed_is_no_clean_end(tmp_path: Path, reader: type[Read
     error = turns.store.unsent()
     assert error is not None
     assert error.exit_code == 3
-    assert error.message == (
-        "the relay has caught up, but requested rows of table public.users were not sent: "
-        "permission denied for table users"
-    )
+    assert "public.users were not sent: permission denied for table users" in error.message
     assert error.hint.endswith("run: bwtui snapshot public.users")
     reader.fails = RefusedError("no right", "grant it")
     turns.store.submit(BackfillRequest("public.orders", reason="joined"))
@@ -281,9 +277,9 @@ def test_a_later_request_of_the_whole_table_makes_up_for_it(tmp_path: Path) -> N
 
 def test_rows_that_were_cancelled_are_recorded_before_the_request_is_forgotten(tmp_path: Path) -> None:
     turns = Turns(tmp_path, RelaySettings(), ["public.orders"])
-    turns.store.ask("1-orders", "pause")
+    turns.store.control("1-orders", "pause")
     turns.until("a look", lambda: True)
-    turns.store.ask("1-orders", "cancel")
+    turns.store.control("1-orders", "cancel")
     turns.coverage.is_kept = False
     turns.until("a mark that is not kept", lambda: turns.coverage.marks)
     assert BackfillStore(tmp_path / "backfills").task("1-orders").is_noted is False  # type: ignore[union-attr]
@@ -301,7 +297,7 @@ def test_rows_of_a_table_that_is_gone_and_of_a_person_are_not_recorded(
     turns = Turns(tmp_path, RelaySettings(), ["public.orders"])
     reader.fails = TableNotPublished("it is gone", "")
     id = turns.store.submit(BackfillRequest("public.users"))
-    turns.store.ask(id, "cancel")
+    turns.store.control(id, "cancel")
     turns.until("its end", lambda: turns.states()["public.orders"] == "failed")
     for _ in range(3):
         turns.until("a turn", lambda: True)

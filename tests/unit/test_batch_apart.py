@@ -1,4 +1,4 @@
-"""Batches that are not full follow each other at a distance; one that comes alone is handed over at once."""
+"""Batches that are not full follow each other with a delay; a single batch is sent immediately."""
 
 from array import array
 from types import SimpleNamespace
@@ -12,17 +12,16 @@ from bwtui.relay.ack import Acknowledgements
 from bwtui.relay.batch import BATCH_ROWS, OutgoingBatch
 from bwtui.relay.routes.route import TableRoute
 from bwtui.relay.run_state import RunState, TableCounters
-from bwtui.sink.base import Sink
+from bwtui.sink.destination import Sink
 
 
 class _NoSink:
     def send(self, topic: str, messages: Any, span: DeliverySpan, receipt: Any = None) -> None:
-        """Accept, and forget."""
+        """Accept the messages and drop them."""
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """What the batch takes for the time."""
     now = SimpleNamespace(seconds=100.0)
 
     def sleep(seconds: float) -> None:
@@ -81,14 +80,14 @@ def test_one_that_is_sent_with_care_waits_for_nothing_else(batch: OutgoingBatch,
     _add(batch, route)
     batch.flush()
     _add(batch, route)
-    batch.careful = cast(Any, object())
+    batch.bisector = cast(Any, object())
     assert batch.too_soon == 0
 
 
 def test_what_comes_meanwhile_is_in_the_batch(
     batch: OutgoingBatch, route: TableRoute, clock: SimpleNamespace
 ) -> None:
-    """Where it has to end at a commit by then it stays as it is."""
+    """A batch that has to end at a commit by that time is left as it is."""
     ends = [False, True, False, False]
     _add(batch, route)
     batch.flush()

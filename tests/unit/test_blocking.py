@@ -1,4 +1,4 @@
-"""Blocking calls in helper threads: the main thread pulses, and what it gave up does not come back."""
+"""Blocking calls in helper threads: the main thread stays responsive, and abandoned calls do not return."""
 
 import subprocess
 import sys
@@ -16,7 +16,7 @@ _PATIENCE = 60.0
 
 
 class Stopped(Exception):
-    """What a pulse raises."""
+    """Raised by a pulse."""
 
 
 @contextmanager
@@ -75,7 +75,7 @@ def test_an_error_is_the_calls_own() -> None:
 
 
 def test_what_was_given_up_holds_nothing_up() -> None:
-    """Eight threads are busy with calls that were abandoned; those that had not begun never do."""
+    """Eight threads are busy with abandoned calls; calls that had not begun never run."""
     stop, others = True, set(threading.enumerate())
 
     def pulse(seconds: float) -> None:
@@ -85,7 +85,7 @@ def test_what_was_given_up_holds_nothing_up() -> None:
     calls = BlockingCalls(pulse)
     never: list[int] = []
     with held() as call:
-        # The first pulse is due at once.
+        # The first pulse is due immediately.
         with pytest.raises(Stopped):
             calls.make_all([call] * 8 + [lambda: never.append(1)])
         stop = False
@@ -117,6 +117,6 @@ threading.kept.make(int)
 
 
 def test_one_that_lives_as_long_as_the_process_ends_without_a_word() -> None:
-    """The names of the modules are gone by then, and Python would write a traceback on stderr."""
+    """At interpreter shutdown the modules' names are cleared, which could print a traceback."""
     ran = subprocess.run([sys.executable, "-c", _KEPT], check=False, capture_output=True, timeout=30)
     assert (ran.returncode, ran.stderr) == (0, b"")

@@ -1,4 +1,4 @@
-"""What the relay holds does not grow with DDL, with reconnects, nor with what waits to be recorded."""
+"""The relay's memory does not grow with DDL, reconnects, or data waiting to be recorded."""
 
 import gc
 import tracemalloc
@@ -13,16 +13,16 @@ from confluent_kafka import Message
 from bwtui.errors import StateFailed
 from bwtui.model.delivery import DeliverySpan, Receipt
 from bwtui.model.status import SchemaEntry
+from bwtui.recording.blocks import BlockKind
 from bwtui.recording.check import check
 from bwtui.recording.folder import segments
-from bwtui.recording.format.blocks import BlockKind
 from bwtui.recording.recover import recover
 from bwtui.relay.batch import BATCH_BYTES
-from bwtui.relay.recording.recorder import Recorder
+from bwtui.relay.journal_recorder import JournalRecorder
 from bwtui.relay.routes.route import TableRoute
 from bwtui.relay.run_state import RunState, TableCounters
 from bwtui.relay.samples import SampledCommit, Samples
-from bwtui.sink.delivery_reports import DeliveryReports, ReceiptSection
+from bwtui.sink.delivery import DeliveryReports, ReceiptSection
 from tests.faults.doubles import HoldResponse
 from tests.scripted_relay import ScriptedRelay, table
 from tests.waiting import eventually
@@ -32,18 +32,27 @@ COLUMNS = ["id", *(f"c{number}" for number in range(10))]
 
 @pytest.fixture(autouse=True)
 def no_catalog(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The scripted relay's catalog answers every question with the same row."""
+    """Let the scripted relay's catalog answer every query with the same row."""
     monkeypatch.setattr("bwtui.source.replica_identity.unused_key", lambda connection, table: None)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def frozen_again() -> Iterator[None]:
+    """Unfreeze the objects that `held` froze, and freeze the remaining ones to speed up later collections."""
+    yield
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
 def collector_rests(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A relay's collector nearly never looks: see `bwtui.cycles`."""
-    # What is kept up to a bound is so soon.
+    """Run the collector as rarely as in a relay: see `bwtui.cycles`."""
+    # Lower the bounds so that they are reached quickly.
     monkeypatch.setattr("bwtui.relay.samples.SAMPLES", 5)
     for bound in ("_MOST", "_MOST_LARGE", "NEWEST", "LARGEST"):
         monkeypatch.setattr(f"bwtui.relay.metrics.transaction_log.{bound}", 5)
-    monkeypatch.setattr("bwtui.relay.routes.session_routes._ROUTES_KEPT", 16)
+    monkeypatch.setattr("bwtui.relay.routes.route._ROUTES_KEPT", 16)
     gc.collect()
     gc.disable()
     yield
@@ -53,9 +62,9 @@ def collector_rests(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def growth(
     step: Callable[[int], None], first: int, last: int, settle: Callable[[], None] = lambda: None
 ) -> int:
-    """Return by how many bytes what is held grows from step ``first`` to ``last``.
+    """Return the growth of the used memory in bytes from step ``first`` to ``last``.
 
-    ``settle`` waits for what other threads are still to do: until then more is held, or less.
+    ``settle`` waits for the pending work of other threads, which changes the result.
     """
     tracemalloc.start()
     try:
@@ -72,16 +81,15 @@ def growth(
 
 
 def confirmed(relay: ScriptedRelay) -> None:
-    """Wait until all that was relayed is durable, also in the recording, and is forgotten."""
+    """Wait until everything relayed is durable, also in the recording, and released."""
     eventually("all is confirmed", lambda: relay.acks.advance() == relay.report.received_lsn)
 
 
 def held() -> int:
-    """Return the bytes that are held, also by what only the collector would free."""
-    # Python keeps the memory of freed tuples for new ones, until the collector has looked; but not at these.
+    """Return the used memory in bytes, including garbage that only the collector would free."""
+    # Python reuses freed tuples until a collection, but not frozen ones.
     gc.freeze()
     gc.collect()
-    gc.unfreeze()
     return tracemalloc.get_traced_memory()[0]
 
 
@@ -116,7 +124,7 @@ def test_memory_hardly_grows_with_tables_that_come_and_go(tmp_path: Path) -> Non
         relay.sink.delivered.clear()
         relay.catalog.keys.clear()
 
-    # Counters, topic, schema and RELATION of a table stay; its functions do not.
+    # A table's counters, topic, schema and RELATION stay; its functions do not.
     assert growth(come_and_go, 80, 160, lambda: confirmed(relay)) < 80 * 7_000
     relay.close()
     assert check(relay.folder).verdict == "clean"
@@ -146,8 +154,10 @@ def test_memory_does_not_grow_with_reconnects(tmp_path: Path) -> None:
     relation = table(7, "t", COLUMNS)
 
     def reconnect(number: int) -> None:
-        relay.connect()
-        # As the engine does before each session.
+        # Continue after the last transaction: it is not sent again, and the server has it.
+        relay.connect(relay.report.received_lsn + 1)
+        # The engine does this before each session; `held` has frozen the last one.
+        gc.unfreeze()
         gc.collect()
         relay.begin()
         relay.announce(relation)
@@ -162,15 +172,15 @@ def test_memory_does_not_grow_with_reconnects(tmp_path: Path) -> None:
 
 @pytest.fixture
 def written(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """What each batch held when it was recorded: bytes of frames and of messages."""
+    """The size of each batch when it was recorded: bytes of frames and of messages."""
     found: list[tuple[int, int]] = []
-    write = Recorder.write_batch
+    write = JournalRecorder.write_batch
 
-    def note(recorder: Recorder, routes: Sequence[TableRoute]) -> Any:
+    def note(recorder: JournalRecorder, routes: Sequence[TableRoute]) -> Any:
         found.append((sum(map(len, recorder.frames)), sum(route.bytes for route in routes)))
         return write(recorder, routes)
 
-    monkeypatch.setattr(Recorder, "write_batch", note)
+    monkeypatch.setattr(JournalRecorder, "write_batch", note)
     return found
 
 
@@ -299,7 +309,7 @@ def test_samples_of_wide_rows_are_bounded(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_block_beyond_the_format_is_refused_before_it_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str
 ) -> None:
-    monkeypatch.setattr("bwtui.recording.segment.MAX_PAYLOAD", 50_000)
+    monkeypatch.setattr("bwtui.recording.journal.MAX_PAYLOAD", 50_000)
     relay = ScriptedRelay(tmp_path, on_record_error=policy)
     relation = table(7, "t", ["id", "body"])
 
@@ -338,10 +348,10 @@ def test_a_block_beyond_the_format_is_refused_before_it_is_written(
 def test_a_segment_ends_with_its_index_however_little_its_blocks_hold(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bwtui.recording.segment._BLOCKS", 20)
+    monkeypatch.setattr("bwtui.recording.journal._BLOCKS", 20)
     relay = ScriptedRelay(tmp_path)
     relay.connect()
-    assert relay.recorder is not None
+    assert isinstance(relay.recorder, JournalRecorder)
     for number in range(100):
         relay.recorder._json(
             BlockKind.ERROR, {"time": number, "kind": "notice", "table": None, "message": ""}

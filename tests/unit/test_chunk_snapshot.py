@@ -1,4 +1,4 @@
-"""A first snapshot by chunks on the disk: nothing of it is forgotten, and nobody else takes it up."""
+"""A first snapshot in chunks, stored on disk: no table is forgotten, and no other relay resumes it."""
 
 import json
 from pathlib import Path
@@ -14,12 +14,11 @@ from bwtui.relay.backfill.chunk_snapshot import (
     refuse_foreign_snapshot,
     unfinished,
 )
-from bwtui.relay.backfill.requests import BackfillRequests
-from bwtui.relay.backfill.store import BackfillStore
-from bwtui.relay.backfill.task import BackfillTask
+from bwtui.relay.backfill.store import BackfillRequests, BackfillStore, BackfillTask
 from bwtui.relay.run_state import RunState
 from bwtui.relay.slot_checkpoint import SlotCheckpointStore
-from bwtui.source.chunks.chunk_reader import KeyChanged, TableNotPublished
+from bwtui.settings import RelaySettings
+from bwtui.source.snapshot import KeyChanged, TableNotPublished
 from bwtui.state_folder import LOCK_NAME, state_folder
 
 SHOP, OTHER = ("7", "shop", "slot"), ("8", "shop", "slot")
@@ -37,7 +36,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def known(relay: str) -> Path:
-    """Return the folder of another relay, which has run."""
+    """Return the folder of a different relay that has run."""
     made = state_folder(relay)
     made.mkdir()
     (made / LOCK_NAME).touch()
@@ -50,29 +49,31 @@ class Run:
     def __init__(self, folder: Path, identity: tuple[str, str, str] = SHOP) -> None:
         self.store = BackfillStore(folder / "backfills")
         self.report = RunState()
-        self.first = ChunkSnapshot(folder, identity, self.store, self.report)
+        #: Whether joined tables were checked since a table was found missing.
+        self.has_checked = True
+        self.first = ChunkSnapshot(folder, identity, self.store, self.report, lambda _: self.has_checked)
 
     def begin(self) -> "Run":
-        """Begin with a slot, and make it."""
+        """Begin the snapshot and create its slot."""
         self.first.forget()
-        self.first.ask(TABLES)
+        self.first.store_tasks(TABLES)
         self.first.begin(0x10)
         assert self.first.status() is None
         self.first.note_slot_created()
         return self
 
     def in_hand(self) -> BackfillTask:
-        """Take what is to be worked on."""
+        """Return the current task."""
         task = self.store.next()
         assert task is not None
         return task
 
     def end(self, state: str = "done") -> None:
-        """Let the task in hand end."""
+        """End the current task."""
         task = self.in_hand()
         task.state, task.rows = state, 5  # type: ignore[assignment]
         self.store.save(task)
-        self.first.look()
+        self.first.update()
 
 
 def test_it_goes_on_over_restarts_and_is_through_once_all_tables_are(folder: Path) -> None:
@@ -91,7 +92,7 @@ def test_it_goes_on_over_restarts_and_is_through_once_all_tables_are(folder: Pat
     third = Run(folder)
     third.first.resume()
     assert (third.in_hand().after, third.report.tables["public.users"].snapshot_rows) == (("3",), 3)
-    # What was sent before is no part of this run's rate.
+    # Rows of earlier runs do not count in this run's rate.
     assert third.report.tables["public.users"].rows == 0
     third.report.state = "snapshot"
     third.end()
@@ -102,10 +103,13 @@ def test_it_goes_on_over_restarts_and_is_through_once_all_tables_are(folder: Pat
 
 
 def test_what_a_kill_left_before_the_slot_is_nobodys(folder: Path) -> None:
-    """Tasks that no file names, as a kill leaves them, are not worked on; the next beginning has its own."""
+    """A kill before the slot exists leaves tasks that no snapshot file names.
+
+    They are ignored, and the next snapshot creates its own.
+    """
     killed = Run(folder)
     killed.first.forget()
-    killed.first.ask(TABLES)
+    killed.first.store_tasks(TABLES)
     after = Run(folder)
     after.first.resume()
     assert after.first.status() is None
@@ -117,7 +121,7 @@ def test_what_a_kill_left_before_the_slot_is_nobodys(folder: Path) -> None:
 
 
 def test_another_slots_is_left_alone(folder: Path) -> None:
-    """And is gone on with once its slot is the relay's again."""
+    """The snapshot resumes once the relay uses its slot again."""
     Run(folder).begin()
     other = Run(folder, ("7", "shop", "other"))
     other.first.resume()
@@ -128,12 +132,12 @@ def test_another_slots_is_left_alone(folder: Path) -> None:
     mine.first.resume()
     assert mine.first.status() == FirstSnapshot(2, 0)
     assert mine.in_hand().id == "1-orders"
-    # The same name of another database or server is another slot.
+    # A slot with the same name in a different database or server is a different slot.
     assert not Run(folder, OTHER).first.is_due
 
 
 def test_another_servers_slot_of_the_same_name_is_left_alone(folder: Path) -> None:
-    """A relay that is started on another server, with the same name and slot, erases nothing of this one."""
+    """A relay that starts on another server, with the same name and slot, keeps this one's snapshot."""
     Run(folder).begin().end()
     there = Run(folder, OTHER).begin()
     there.end()
@@ -195,32 +199,32 @@ def test_only_what_is_gone_ends_without_its_rows(folder: Path) -> None:
 
 
 def test_a_slot_that_was_never_made_leaves_nothing(folder: Path) -> None:
-    """Of a beginning that fails no start goes on with anything."""
+    """No start resumes a snapshot whose slot was never created."""
     killed = Run(folder).begin()
     run = Run(folder)
     assert (killed.first.status(), run.first.status()) == (FirstSnapshot(2, 0), None)
     run.first.forget()
-    run.first.ask(TABLES)
+    run.first.store_tasks(TABLES)
     run.first.begin(0x20)
     assert run.first.status() is None
 
 
 def test_a_table_that_is_not_there_is_looked_for_under_another_name(folder: Path) -> None:
-    run, looks = Run(folder).begin(), [False]
-    run.first.has_checked = lambda moment: looks[0]
+    run = Run(folder).begin()
+    run.has_checked = False
     run.end()
     task = run.in_hand()
     assert run.first.fails(task, TableNotPublished("there is no table", ""))
     run.end("failed")
     assert run.first.phase == "snapshot"
-    # A kill now, and all of that comes again.
+    # After a kill now, all of that is sent again.
     again = Run(folder)
     again.first.resume()
     assert again.in_hand().request.table == "public.users"
-    # It was found, and its rows come under its new name.
+    # The table was found, and its rows are sent under the new name.
     renamed = run.store.submit(BackfillRequest("public.renamed", reason="joined"))
-    looks[0] = True
-    run.first.look()
+    run.has_checked = True
+    run.first.update()
     assert run.first.phase == "snapshot"
     assert run.in_hand().id == renamed
     run.end()
@@ -230,35 +234,35 @@ def test_a_table_that_is_not_there_is_looked_for_under_another_name(folder: Path
 
 def test_cancelled_is_through_and_told(folder: Path) -> None:
     run = Run(folder).begin()
-    run.store.ask(run.in_hand().id, "cancel")
+    run.store.control(run.in_hand().id, "cancel")
     run.store.next()
-    run.first.look()
+    run.first.update()
     assert run.first.status() == FirstSnapshot(2, 1)
     assert "cancelled" in run.report.tables["public.orders"].notes[0]
 
 
 def test_another_relay_of_this_machine_is_refused(folder: Path) -> None:
     Run(folder).begin()
-    refuse_foreign_snapshot(SHOP, "mine")
-    refuse_foreign_snapshot(("7", "shop", "else"), "yours")
+    refuse_foreign_snapshot(SHOP, RelaySettings(name="mine"))
+    refuse_foreign_snapshot(("7", "shop", "else"), RelaySettings(name="yours"))
     with pytest.raises(RefusedError, match="relay mine has not finished the first snapshot of slot slot"):
-        refuse_foreign_snapshot(SHOP, "yours")
+        refuse_foreign_snapshot(SHOP, RelaySettings(name="yours"))
 
 
 def test_a_slot_that_another_relay_has_made_since_is_that_ones(folder: Path) -> None:
-    """What the first relay has not sent is void with its slot, and holds up neither relays nor audits."""
+    """The first relay's unsent rows are void with its slot, and block neither relays nor audits."""
     Run(folder).begin()
     made = SlotCheckpointStore(known("yours"), *SHOP)
     made.remember(0x20)
-    refuse_foreign_snapshot(SHOP, "yours")
-    refuse_foreign_snapshot(SHOP, "third")
+    refuse_foreign_snapshot(SHOP, RelaySettings(name="yours"))
+    refuse_foreign_snapshot(SHOP, RelaySettings(name="third"))
     assert unfinished(SHOP, "yours") == {}
-    # It knows of nothing but its own.
+    # A relay's folder only knows its own snapshot.
     assert unfinished(SHOP, "mine") == {"mine": TABLES}
-    # It has made the slot anew since, and its rows are due again.
+    # The first relay has recreated the slot since, so its rows are due again.
     SlotCheckpointStore(folder, *SHOP).renew(0x30, ())
     with pytest.raises(RefusedError, match="relay mine has not finished"):
-        refuse_foreign_snapshot(SHOP, "yours")
+        refuse_foreign_snapshot(SHOP, RelaySettings(name="yours"))
 
 
 @pytest.mark.parametrize(("identity", "lsn"), [(SHOP, 0x10), (OTHER, 0x20)], ids=["before", "another server"])
@@ -268,7 +272,7 @@ def test_a_slot_from_before_says_nothing_of_this_one(
     Run(folder).begin()
     SlotCheckpointStore(known("yours"), *identity).remember(lsn)
     with pytest.raises(RefusedError, match="relay mine has not finished"):
-        refuse_foreign_snapshot(SHOP, "yours")
+        refuse_foreign_snapshot(SHOP, RelaySettings(name="yours"))
 
 
 def test_a_drop_of_the_slot_forgets_it_and_no_other(folder: Path) -> None:

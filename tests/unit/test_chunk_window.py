@@ -1,4 +1,4 @@
-"""What a window leaves out, what breaks it, and which transactions may not be visible."""
+"""A chunk's window: rows that it leaves out, events that break it, and possibly invisible transactions."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -6,8 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bwtui.relay.backfill.chunk_window import ChunkWindow
-from bwtui.relay.backfill.sent_transactions import SentTransactions, StreamOrigin
+from bwtui.relay.backfill.chunk_window import ChunkWindow, SentTransactions, StreamOrigin
 
 SERVER = StreamOrigin("server", 1, False)
 XIDS = st.integers(min_value=3, max_value=(1 << 32) - 1)
@@ -103,7 +102,7 @@ def test_who_ran_before_the_relay_may_have_been_sent() -> None:
     streamed.begin(SERVER, [50])
     # Another relay may have sent it, while this one was suspended.
     assert streamed.among([7, 9, 50]) == {7, 9, 50}
-    # Numbers of another server say nothing here.
+    # Transaction ids of a different server do not apply here.
     streamed.begin(SERVER._replace(timeline=2), [50])
     assert streamed.among([7, 9, 50]) == {50}
 

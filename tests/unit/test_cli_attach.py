@@ -1,4 +1,4 @@
-"""What attach says while the relay does not answer."""
+"""Messages of attach while the relay does not answer."""
 
 import io
 import sys
@@ -26,6 +26,6 @@ def test_one_who_waits_on_a_terminal_is_told_for_what(
     monkeypatch.setattr(command, "say", say)
     monkeypatch.setattr(command, "_SLOW", 0.05)
     monkeypatch.setattr(sys, "stderr", Terminal())
-    with command._said_when_slow("shop"):
+    with command._notice_when_slow("shop"):
         told.wait(10 if is_terminal else 0.2)
     assert said == (["bwtui: waiting for relay shop to answer…"] if is_terminal else [])

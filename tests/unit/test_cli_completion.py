@@ -1,4 +1,4 @@
-"""What a shell completes: values of options, profiles, and names of relays, without heavy imports."""
+"""Shell completion offers option values, profiles, and relay names, without heavy imports."""
 
 import subprocess
 import sys
@@ -15,13 +15,13 @@ HEAVY = ("confluent_kafka", "psycopg2", "textual", "pyspark", "pyarrow", "duckdb
 
 
 def completed(words: list[str], incomplete: str) -> set[str]:
-    """Return what is offered for ``incomplete`` behind ``words``."""
+    """Return the completions of ``incomplete`` after ``words``."""
     return {item.value for item in BashComplete(cli, {}, "bwtui", "_X").get_completions(words, incomplete)}
 
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with profiles, and no relay yet."""
+    """A folder with profiles, but without a relay."""
     monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bwtui.toml").write_text("[profile.prod]\n[profile.test]\n")

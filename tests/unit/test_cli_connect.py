@@ -1,4 +1,4 @@
-"""What connect and attach say when their screens close, whatever became of relay and screens."""
+"""Messages of connect and attach when their screens close, whatever the state of relay and screens."""
 
 import sys
 import types
@@ -22,7 +22,7 @@ from tests.unit.relay_double import SECRET, DoubleEngine
 
 @pytest.fixture(autouse=True)
 def state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A state folder of this test's own, with the folder of the relay "one"."""
+    """A state folder for this test, with the folder of the relay "one"."""
     monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path))
     monkeypatch.delenv("BWTUI_DEBUG", raising=False)
     RelayLock.acquire("one").release()
@@ -30,7 +30,7 @@ def state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def screens(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[..., int]], None]:
-    """Put a function in place of the screens."""
+    """Replace the screens with a function."""
 
     def put(run: Callable[..., int]) -> None:
         module = types.ModuleType("bwtui.tui.app")
@@ -44,7 +44,7 @@ Screens = Callable[[Callable[..., int]], None]
 
 
 def crashing(name: str, *, owned: bool, fleet: str, kafka: object, choices: object) -> int:
-    """Screens that crash with a value in the exception."""
+    """Screens that crash with a secret in the exception."""
     raise ValueError(SECRET)
 
 
@@ -65,10 +65,7 @@ def test_screens_that_crash_leave_the_relay_and_say_so(run: Callable[..., int], 
     with running(), pytest.raises(BwtuiError, match="the screens failed") as caught:
         show("one", owned=True)
     assert caught.value.exit_code == 2, "1 would say that differences were found"
-    assert (
-        caught.value.hint
-        == "the relay is still running: 'bwtui attach one' shows it, 'bwtui stop one' stops it"
-    )
+    assert "'bwtui attach one'" in caught.value.hint and "'bwtui stop one'" in caught.value.hint
     assert SECRET not in caught.value.message
 
 
@@ -93,7 +90,7 @@ def test_a_relay_that_was_killed_behind_the_screens_is_an_error(screens: Screens
 
 @pytest.mark.parametrize("broker", ["http://localhost:9092", "https://localhost"])
 def test_a_broker_is_none_over_http(broker: str) -> None:
-    """Librdkafka would have no broker, and the relay would wait for one."""
+    """librdkafka would ignore such a broker, and the relay would wait for it."""
     ended = CliRunner().invoke(cli, ["doctor", "-d", "host=127.0.0.1 port=1", "-b", broker])
     assert ended.exit_code == 2, ended.output
     assert "is not a broker" in ended.stderr

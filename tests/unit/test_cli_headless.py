@@ -1,11 +1,11 @@
-"""What a headless relay without --json tells on stderr."""
+"""Messages of a headless relay without --json on stderr."""
 
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from bwtui.cli.output.headless import StatusReporter
+from bwtui.cli.output.headless import HeadlessReporter
 from bwtui.model.backfill import FirstSnapshot
 from bwtui.model.gaps import with_gaps
 from bwtui.model.heal import HealStatus
@@ -35,7 +35,7 @@ def told(capsys: pytest.CaptureFixture[str]) -> list[str]:
 
 
 def test_each_error_and_notice_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = StatusReporter()
+    lines = HeadlessReporter()
     full = ErrorEntry(2.0, "recording", None, "the recording in /r can't be written:\nno space", "free it")
     lines.emit(status(LATE))
     lines.emit(status(LATE, full))
@@ -50,7 +50,7 @@ def test_each_error_and_notice_is_told_once(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_rows_are_told_of_once_and_counted_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = StatusReporter()
+    lines = HeadlessReporter()
     lines.emit(status(row(1), dropped=1))
     lines.emit(status(row(1), row(2), dropped=2))
     assert told(capsys) == [
@@ -68,19 +68,20 @@ def test_rows_are_told_of_once_and_counted_at_the_end(capsys: pytest.CaptureFixt
 def test_a_recording_that_was_given_up_is_told_of_again_at_the_end(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    lines = StatusReporter()
+    lines = HeadlessReporter()
     lines.emit(status(recording="stopped"))
     lines.emit_last(status(state="stopped"))
     assert told(capsys)[-1] == "the recording in /r was abandoned, and lacks all later changes"
 
 
 def test_the_error_that_ends_the_relay_is_left_to_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    StatusReporter().emit_last(status(ErrorEntry(1.0, "fatal", None, "slot is lost"), state="failed"))
+    failed = status(ErrorEntry(1.0, "fatal", None, "slot is lost"), state="failed")
+    HeadlessReporter().emit_last(replace(failed, detail="slot is lost"))
     assert told(capsys) == ["failed"]
 
 
 def test_what_was_told_does_not_grow_for_months(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = StatusReporter()
+    lines = HeadlessReporter()
     for number in range(1_000):
         lines.emit(status(ErrorEntry(1.0, "outage", None, f"the connection was lost at 0/{number:X}")))
     assert len(told(capsys)) == 1_001
@@ -88,7 +89,7 @@ def test_what_was_told_does_not_grow_for_months(capsys: pytest.CaptureFixture[st
 
 
 def test_what_a_start_waits_for_is_told_when_it_changes(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = StatusReporter()
+    lines = HeadlessReporter()
     for detail in (
         "",
         "checking PostgreSQL",
@@ -108,7 +109,7 @@ def test_what_a_start_waits_for_is_told_when_it_changes(capsys: pytest.CaptureFi
 
 
 def test_a_stall_that_changes_its_cause_makes_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = StatusReporter()
+    lines = HeadlessReporter()
 
     def stalled(dependency: str, seconds: float) -> Status:
         sentence = f"{dependency} has said nothing for {seconds:.0f} s"
@@ -162,7 +163,7 @@ def test_a_relay_that_is_stopped_in_its_first_snapshot_says_what_becomes_of_it(
 
 
 def test_a_gap_is_told_when_it_opens_and_when_all_are_closed(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = StatusReporter()
+    lines = HeadlessReporter()
     orders = UnprovenTable(
         "public.orders", 0x16B3748, "topic orders was deleted", "bwtui snapshot public.orders"
     )
@@ -180,7 +181,7 @@ def test_a_gap_is_told_when_it_opens_and_when_all_are_closed(capsys: pytest.Capt
     assert hint.startswith("hint: no action needed")
     assert more == [
         "not proven (public.orders is not proven since 0/16B3748: topic orders was deleted)",
-        "hint: run 'bwtui snapshot public.orders' for public.orders",
+        "hint: for public.orders run: bwtui snapshot public.orders",
         "streaming: all tables are proven again",
     ]
 

@@ -1,7 +1,8 @@
-"""What `status`, `stop` and `attach` say of a relay that was killed, and so could not say how it ended."""
+"""Output of `status`, `stop` and `attach` for a relay that was killed before it could record its outcome."""
 
 import json
 import os
+import re
 import time
 from pathlib import Path
 
@@ -9,10 +10,11 @@ import pytest
 
 from bwtui.errors import RefusedError
 from bwtui.model.status import Status
-from bwtui.relay.process import last_status
+from bwtui.relay.process import last_status, outcome
 from bwtui.relay.process.last_status import LastStatus
 from bwtui.relay.process.lock import RelayLock
 from bwtui.relay.process.main import StatusListener, run
+from bwtui.relay.process.outcome import RunOutcome
 from bwtui.settings import RelaySettings
 from bwtui.state_folder import LOCK_NAME
 from tests.unit.relay_double import DoubleEngine
@@ -36,8 +38,19 @@ def test_a_killed_relay_is_told_of_with_slot_and_log(args: list[str], home: Path
     code, out, err = invoke(*args)
     assert (code, out) == (4, "")
     hint = err.splitlines()[1]
-    assert "its last run (pid 4711, slot cdc) was killed, or its disk was full, after 1970-01-01" in hint
+    assert "relay shop (pid 4711, slot cdc) was killed, or its disk was full, after 1970-01-01" in hint
     assert str(home / "shop") in hint
+
+
+@pytest.mark.parametrize("args", [["status", "shop"], ["status"], ["snapshot", "orders"]])
+def test_a_failed_relay_is_named_with_its_error_and_hint(args: list[str]) -> None:
+    """libpq's message ends in a question mark."""
+    outcome.write("shop", RunOutcome(4, 1.0, "can't connect: does it accept connections?", "check it", None))
+    code, _, err = invoke(*args)
+    assert code == 4
+    hint = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", "TIME", err.splitlines()[1])
+    failed = "relay shop failed at TIME with exit code 4"
+    assert hint == f"hint: {failed}: can't connect: does it accept connections? (check it)"
 
 
 def test_its_last_status_is_what_json_tells() -> None:
@@ -71,7 +84,7 @@ def test_a_file_that_says_nothing_is_none(text: str, home: Path) -> None:
 
 
 def test_a_run_that_ends_at_once_leaves_none(home: Path) -> None:
-    """The thread that tells of it begins as late as it likes."""
+    """The thread that stores the status may start late."""
 
     class Ending(DoubleEngine):
         def run(self) -> None:

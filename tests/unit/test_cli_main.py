@@ -30,7 +30,7 @@ HEAVY = (
 
 @pytest.fixture(autouse=True)
 def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No relay, no configuration, no variables of whoever runs the tests."""
+    """Run without relays, configuration, and environment variables of the user."""
     for name in [name for name in os.environ if name.startswith("BWTUI_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path / "state"))
@@ -91,6 +91,12 @@ def test_the_list_of_commands_names_those_that_exist() -> None:
         assert sentence in out
 
 
+def test_lists_of_commands_cut_no_sentence_off() -> None:
+    for path, command in all_commands(cli):
+        if isinstance(command, click.Group):
+            assert "..." not in invoke(*path, "--help")[1].partition("\nCommands:")[2], path
+
+
 @pytest.mark.parametrize("path", [(), ("recording",), ("slots",)])
 def test_without_a_command_the_commands_are_listed(path: tuple[str, ...]) -> None:
     code, out, err = invoke(*path)
@@ -144,9 +150,16 @@ def test_without_a_command_the_commands_are_listed(path: tuple[str, ...]) -> Non
         (["slots", "lst"], "no such command 'lst'", "did you mean 'list'?"),
         (["connect", "--brokr", "x"], "no such option --brokr", "did you mean --broker?"),
         (["connect", "--zzz"], "no such option --zzz", "'bwtui connect --help' lists the options"),
+        (["connect", "-d"], "option '-d' requires an argument", "'bwtui connect --help' lists the options"),
+        (
+            ["config", "show", "--profile"],
+            "option '--profile' requires an argument",
+            "'bwtui config show --help' lists the options",
+        ),
+        (["connect", "-f", "xml"], "-f: 'xml' is not one of avro, json", None),
         (["connect"], "the screens need a terminal", "add --headless or --detach"),
         (["connect", "--json"], "--json requires --headless or --detach", "add one of them"),
-        (["connect", "--headless", "--detach"], "--headless and --detach exclude each other", None),
+        (["connect", "--headless", "--detach"], "--headless and --detach are mutually exclusive", None),
         (
             ["connect", "--headless", "--endpos", "0/1", "--until-caught-up"],
             "--endpos and --until-caught-up",

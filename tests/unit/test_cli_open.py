@@ -1,4 +1,4 @@
-"""``bwtui open``: what is no recording, or no whole one, is told in one plain sentence."""
+"""``bwtui open`` reports a missing, invalid or incomplete recording in one plain sentence."""
 
 import shutil
 from pathlib import Path
@@ -8,13 +8,13 @@ from click.testing import CliRunner
 
 from bwtui.cli import open as module
 from bwtui.cli.main import CONTEXT, guarded
-from bwtui.recording.reading.reader import open_recording
+from bwtui.recording.reader import open_recording
 
 SHOP = Path(__file__).parents[2] / "recordings" / "shop"
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
-    """Run the command, and return its exit code and what it said."""
+    """Run the command, and return its exit code and output."""
     code = guarded(lambda: module.open.main([*arguments], standalone_mode=False, **CONTEXT))
     return code, capsys.readouterr().err
 
@@ -34,7 +34,7 @@ def test_help_has_examples() -> None:
 def test_a_path_that_is_no_recording(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     code, said = run(capsys, str(tmp_path / "nothing"))
     assert code == 2
-    assert "is not a recording" in said
+    assert "does not exist" in said
     assert said.count("\n") == 2, "a sentence and a hint"
 
 

@@ -1,4 +1,4 @@
-"""`bwtui snapshot` without a database: what is asked of the relay, waited for and told."""
+"""`bwtui snapshot` without a database: its requests to the relay, its waits, and its output."""
 
 import json
 import threading
@@ -30,7 +30,7 @@ ORDERS = BackfillStatus("1-orders", "public.orders", where="id > 7", state="runn
 
 @pytest.fixture
 def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DoubleEngine]:
-    """The only relay that runs."""
+    """The only running relay."""
     monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path))
     (tmp_path / "one").mkdir()
     (tmp_path / "one" / LOCK_NAME).touch()
@@ -41,7 +41,7 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DoubleEn
 
 @pytest.fixture
 def without_database(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is looked up: the tables are taken as they are named."""
+    """Skip the catalog lookup: tables are used as named."""
 
     def requests(name: str, tables: tuple[str, ...], where: str, *, unkeyed: bool) -> list[BackfillRequest]:
         return [BackfillRequest(table, where=where, unkeyed=unkeyed) for table in tables]
@@ -50,7 +50,6 @@ def without_database(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(*arguments: str) -> Result:
-    """Run the command."""
     return CliRunner().invoke(cli, ["snapshot", *arguments], prog_name="bwtui")
 
 
@@ -72,7 +71,7 @@ def test_one_is_paused_goes_on_and_is_cancelled(engine: DoubleEngine) -> None:
     assert engine.backfills["1-orders"].state == "cancelled"
     refused = run("--cancel", "7-users")
     assert (refused.exit_code, refused.stdout) == (2, "")
-    assert "there is no backfill 7-users" in refused.stderr
+    assert "there is no request 7-users" in refused.stderr
     assert "hint: 'bwtui snapshot --status'" in refused.stderr
 
 
@@ -140,8 +139,8 @@ def test_ctrl_c_leaves_the_relay_at_it(engine: DoubleEngine, monkeypatch: pytest
     def interrupt(_: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("bwtui.cli.output.backfills.time.sleep", interrupt)
-    # A hint is one line however narrow the terminal is: its command is copied as it stands.
+    monkeypatch.setattr("bwtui.cli.output.table.time.sleep", interrupt)
+    # A hint is one line even on a narrow terminal, so that its command can be copied.
     monkeypatch.setenv("COLUMNS", "20")
     ended = run("public.orders")
     assert ended.exit_code == 130
@@ -158,7 +157,7 @@ def test_ctrl_c_leaves_the_relay_at_it(engine: DoubleEngine, monkeypatch: pytest
             replace(ORDERS, estimate=50_000, rows_per_second=100),
             "1,200 of about 50.0k rows sent (2%), 100/s, ",
         ),
-        (replace(ORDERS, estimate=600), "1,200 of about 600 rows sent (99%)"),
+        (replace(ORDERS, estimate=600), "1,200 rows sent"),
         (replace(ORDERS, state="waiting", chunks=1), "waiting, 1,200 rows sent"),
         (replace(ORDERS, state="paused", estimate=2400), "paused, 1,200 of about 2.40k rows sent (50%)"),
         (replace(ORDERS, state="cancelled", estimate=2400), "cancelled, 1,200 rows sent"),
@@ -181,11 +180,13 @@ def test_an_empty_table_is_done() -> None:
 def test_what_a_relay_keeps_that_does_not_run_is_paused_and_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where a request itself ends the relay, no relay runs that could be asked to end it."""
+    """If a request itself ends the relay, no relay runs that could cancel it."""
     monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path))
     assert run("--status").exit_code == 4
     RelayLock.acquire("one").release()
-    assert run("--status", "--relay", "one").stdout.startswith("no requests")
+    for arguments in (["--status", "--relay", "one"], ["--status"]):
+        assert run(*arguments).stdout.startswith("no requests")
+    assert "1-orders" in run("--pause", "1-orders").stderr
     store = BackfillStore(tmp_path / "one" / FOLDER)
     id = store.submit(BackfillRequest("public.orders"))
     assert "waiting" in run("--status").stdout
@@ -194,21 +195,21 @@ def test_what_a_relay_keeps_that_does_not_run_is_paused_and_ended(
     assert json.loads(run("--resume", id, "--json").stdout)["state"] == "waiting"
     assert "cancelled" in run("--cancel", id, "--relay", "one").stdout
     begun = ChunkSnapshot(tmp_path / "one", ("7", "shop", "slot"), store, RunState())
-    begun.ask(["public.users", "public.items"])
+    begun.store_tasks(["public.users", "public.items"])
     assert "public.users" not in run("--status").stdout
     begun.begin(0x10)
     assert "public.users" in run("--status").stdout
     over = run("--cancel", id)
     assert (over.exit_code, "has already ended: cancelled" in over.stderr) == (2, True)
     assert BackfillStore(tmp_path / "one" / FOLDER).next() is None
-    # Of two, one has to be named; and one that is being started may work on it already.
+    # With two relays one has to be named; and a relay that is starting may already work on it.
     RelayLock.acquire("two").release()
     BackfillStore(tmp_path / "two" / FOLDER).submit(BackfillRequest("public.orders"))
     assert "choose one with --relay: one, two" in run("--status").stderr
     lock = RelayLock.acquire("two")
     refused = run("--cancel", "1-orders", "--relay", "two")
     lock.release()
-    assert (refused.exit_code, "already running" in refused.stderr) == (2, True)
+    assert (refused.exit_code, "is starting or ending" in refused.stderr) == (4, True)
     assert run("--cancel", "1-orders", "--relay", "three").exit_code == 4
 
 

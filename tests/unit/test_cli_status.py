@@ -1,4 +1,4 @@
-"""`bwtui status` where one of several relays does not answer: those that do are shown, and it ends 4."""
+"""`bwtui status` if one of several relays does not answer: the others are shown, and the exit code is 4."""
 
 import json
 import socket
@@ -14,7 +14,7 @@ from bwtui.cli.main import CONTEXT
 from bwtui.cli.status import _as_table, _in_full, status
 from bwtui.model.gaps import with_gaps
 from bwtui.model.proof import UnprovenTable
-from bwtui.model.status import Status, TableStatus
+from bwtui.model.status import ErrorEntry, Status, TableStatus
 from bwtui.model.verdict import RelayVerdict
 from bwtui.relay.process import control
 from bwtui.relay.process.control import socket_path
@@ -35,11 +35,11 @@ def one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """One whose process is suspended: the kernel takes the connection, and nobody answers."""
+    """A relay whose process is suspended: the kernel accepts the connection, and no process answers."""
     real = control.request
 
     def request(name: str, message: dict[str, str], timeout: float = 0) -> Any:
-        # The one that answers may take its time.
+        # The other relay may take longer.
         return real(name, message, 0.2 if name == "two" else 60)
 
     monkeypatch.setattr(control, "request", request)
@@ -57,8 +57,7 @@ def make(home: Path, name: str) -> None:
 
 
 def run(*arguments: str) -> Result:
-    """Run the command."""
-    # click keeps the options of help as they were when a command was called first.
+    # click keeps a command's help options from its first call.
     return CliRunner().invoke(status, arguments, **CONTEXT)
 
 
@@ -113,20 +112,63 @@ def test_tables_that_are_not_proven_are_listed_with_their_commands() -> None:
     verdict = RelayVerdict("healthy", "nothing waits")
     shown = with_gaps(Status("streaming", "one", "one", verdict=verdict, not_proven=entries))
     lines = _in_full(shown)
-    assert lines[1] == (
-        "state      not proven: public.a is not proven since 0/16B3748: topic a was deleted; "
-        "public.b is not proven since 0/16B3750: it left the publication; nothing waits"
-    )
-    assert lines[2] == "hint       run 'bwtui snapshot public.a' for public.a"
-    assert "unproven   public.a since 0/16B3748: topic a was deleted; run 'bwtui snapshot public.a'" in lines
+    assert lines[1] == ("state      not proven: 2 tables below may differ from their topics; nothing waits")
+    assert lines[2] == "hint       for public.a run: bwtui snapshot public.a"
+    assert "unproven   public.a since 0/16B3748: topic a was deleted" in lines
+    assert sum("bwtui snapshot public.a" in line for line in lines) == 1
     assert "           public.b since 0/16B3750: it left the publication" in lines
+    assert not any(line.startswith("comparing") for line in lines)
+    compared = _in_full(replace(shown, comparison="public.b: reading topics: 3 of 7"))
+    assert compared[compared.index(lines[-1]) + 1] == "comparing  public.b: reading topics: 3 of 7"
     table = _as_table([shown, Status("streaming", "two", "two")])
     assert table[1].startswith("one   not proven ")
     assert table[-1].startswith("one: public.a is not proven since")
 
 
+def test_each_command_is_shown_once() -> None:
+    """The hint has the command that repairs all tables."""
+    entries = [
+        UnprovenTable(f"public.{name}", 0x10, "it was truncated", f"bwtui repair --relay one --table {name}")
+        for name in "ab"
+    ]
+    entries.append(UnprovenTable("public.c", 0x10, "topic c was deleted", "bwtui snapshot public.c"))
+    shown = Status("streaming", "one", "one", verdict=RelayVerdict("healthy"), not_proven=tuple(entries))
+    lines = _in_full(with_gaps(replace(shown, not_captured=("public.c", "public.d"))))
+    assert lines[1] == "state      not proven: 4 tables below may differ from their topics"
+    assert "hint       run: bwtui repair --relay one" in lines
+    assert "           public.b since 0/10: it was truncated" in lines
+    assert "           public.c since 0/10: topic c was deleted; run: bwtui snapshot public.c" in lines
+    assert (
+        "lacking    public.d: not captured; "
+        "run 'bwtui doctor --relay one' for the statement that fixes it" in lines
+    )
+
+
+def test_a_stalled_relay_names_its_tables_once() -> None:
+    entry = UnprovenTable("public.a", 0x10, "it was truncated")
+    verdict = RelayVerdict("stalled", "Kafka is down", hint="check Kafka")
+    shown = with_gaps(Status("stalled", "one", "one", verdict=verdict, not_proven=(entry,)))
+    assert _in_full(shown)[1] == "state      stalled: 1 table below may differ from its topic; Kafka is down"
+
+
+def test_notices_are_no_errors() -> None:
+    errors = (
+        ErrorEntry(1, "notice", None, "publication p includes all future tables", "list them"),
+        ErrorEntry(2, "row", "public.a", "value too large"),
+        ErrorEntry(3, "notice", None, "table b is not there", since=2, until=3),
+    )
+    lines = _in_full(Status("streaming", "one", "one", errors=errors))
+    assert lines[lines.index("last errors:") + 1] == "  row public.a: value too large"
+    notices = lines.index("notices:")
+    assert lines[notices + 1 : notices + 3] == [
+        "  publication p includes all future tables",
+        "    hint: list them",
+    ]
+    assert lines[lines.index("resolved:") + 1].endswith(" notice: table b is not there")
+
+
 def test_what_is_never_sent_of_a_table_without_a_key_is_listed() -> None:
-    note = "unkeyed: updates and deletes are not captured (REPLICA IDENTITY FULL captures them)"
+    note = "unkeyed: updates and deletes are not captured (REPLICA IDENTITY FULL captures updates)"
     tables = {name: TableStatus(name, notes=(note,)) for name in ("public.log", "public.trace")}
     lines = _in_full(Status("streaming", "shop", "shop", tables=tables | {"b": TableStatus("b")}))
     assert lines[lines.index("notes:") + 1] == f"  public.log, public.trace: {note}"

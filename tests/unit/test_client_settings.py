@@ -1,11 +1,12 @@
-"""Settings of Kafka and a slot that can't be used are refused for the right reason."""
+"""Unusable Kafka settings and slots are rejected for the right reason."""
 
 import pytest
 
-from bwtui.cli.options import librdkafka
+from bwtui.cli.inputs import librdkafka
 from bwtui.errors import RefusedError, UsageError
 from bwtui.settings import Pairs, RelaySettings
 from bwtui.source import preflight
+from bwtui.source.catalog import TableInfo
 from bwtui.source.connection import Connection
 from bwtui.source.slot import SlotState
 
@@ -30,6 +31,31 @@ def test_a_physical_slot_is_named_as_one(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(RefusedError, match="slot shop is a physical replication slot") as refused:
         check.run()
     assert "plugin" not in refused.value.message
+
+
+def test_a_slot_in_use_is_reported_before_its_publication(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The relay that uses it may have a different publication: do not drop or heal it."""
+    slot = SlotState("shop", "pgoutput", "shop", True, 3810, "reserved", None, 0, 0, 0, False)
+    monkeypatch.setattr(preflight, "_RELEASE_SECONDS", -1.0)
+    monkeypatch.setattr(preflight, "slot_state", lambda *_: slot)
+
+    def lacks() -> str:
+        raise RefusedError("slot shop exists, but its publication nopub does not", "drop it")
+
+    checks = (preflight.Check("slot", lambda: "will be resumed"), preflight.Check("publications", lacks))
+    monkeypatch.setattr(preflight, "server_checks", lambda *_: checks)
+    with pytest.raises(RefusedError) as refused:
+        preflight.inspect(Connection.__new__(Connection), RelaySettings(slot="shop"), lambda _: None)
+    assert refused.value.message == "slot shop is in use by server process 3810"
+    assert "-s/--slot" in refused.value.hint
+
+
+def test_a_selection_without_a_table_says_what_a_pattern_matches(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = TableInfo(1, "public", "items", "d", True, True, False, None)
+    monkeypatch.setattr(preflight, "list_tables", lambda *_, **__: [table])
+    with pytest.raises(RefusedError) as refused:
+        preflight.chosen_tables(Connection.__new__(Connection), RelaySettings(tables=("items:",)), None)
+    assert refused.value.hint.endswith("schema.table, or the name of a table in schema public, as a whole")
 
 
 def test_oauthbearer_without_a_source_of_tokens() -> None:

@@ -1,4 +1,4 @@
-"""The log of commands: each one counted, few kept, and nothing in it that is nobody's business."""
+"""The log of commands counts each command, keeps few, and contains no private data."""
 
 import threading
 import time
@@ -10,14 +10,14 @@ from confluent_kafka import ConsumerGroupTopicPartitions
 from bwtui.command_log import KAFKA, POSTGRES, UNDER_WAY, CommandLog
 from bwtui.kafka.commands import LoggedAdmin
 from bwtui.model.service_views import LOOKS, Consumers, GroupEntry, PartitionLag, look_from_json
-from bwtui.relay.process import on_demand_poller
-from bwtui.relay.process.on_demand_poller import OnDemandPoller
-from bwtui.source.raw.session import exec_logged
+from bwtui.relay.process import service_views
+from bwtui.relay.process.service_views import OnDemandPoller
+from bwtui.source.raw_session import exec_logged
 from tests.waiting import eventually
 
 
 def texts(log: CommandLog) -> list[str]:
-    return [entry.text for entry in log.picture().commands]
+    return [entry.text for entry in log.snapshot().commands]
 
 
 def test_the_same_command_is_one_entry_and_the_newest_comes_last() -> None:
@@ -25,7 +25,7 @@ def test_the_same_command_is_one_entry_and_the_newest_comes_last() -> None:
     for text in ("select 1", "select 2", "select\n  1"):
         with log.issued(POSTGRES, text):
             pass
-    second, first = log.picture().commands
+    second, first = log.snapshot().commands
     assert (second.text, second.count) == ("select 2", 1)
     assert (first.text, first.count, first.result) == ("select 1", 2, "")
     assert first.total >= first.slowest >= first.seconds > 0
@@ -38,24 +38,24 @@ def test_what_failed_is_apart_from_what_went_well() -> None:
         pass
     with pytest.raises(ValueError, match="hunter2"), log.issued(POSTGRES, "select 1"):
         raise ValueError("a row's value: hunter2")
-    assert [entry.result for entry in log.picture().commands] == ["", "ValueError"]
+    assert [entry.result for entry in log.snapshot().commands] == ["", "ValueError"]
 
 
 def test_what_has_no_answer_yet_is_seen() -> None:
     log = CommandLog()
     end = log.begin(KAFKA, "list_topics")
-    waiting = log.picture().commands[0]
+    waiting = log.snapshot().commands[0]
     assert (waiting.result, waiting.text) == (UNDER_WAY, "list_topics")
     end("_TIMED_OUT")
-    assert [entry.result for entry in log.picture().commands] == ["_TIMED_OUT"]
+    assert [entry.result for entry in log.snapshot().commands] == ["_TIMED_OUT"]
 
 
 def test_few_are_kept_and_the_rest_is_counted() -> None:
-    log = CommandLog(kept=3)
+    log = CommandLog(maximum=3)
     for number in range(10):
         log.begin(POSTGRES, f"select {number}")("")
     assert texts(log) == ["select 7", "select 8", "select 9"]
-    assert log.picture().forgotten == 7
+    assert log.snapshot().forgotten == 7
 
 
 def test_secrets_are_masked_and_long_texts_cut() -> None:
@@ -77,8 +77,8 @@ def test_a_look_survives_json_and_an_older_version() -> None:
 
 
 def test_nobody_is_waited_for_and_nothing_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(on_demand_poller, "ATTENTION_SECONDS", 0.2)
-    monkeypatch.setattr(on_demand_poller, "_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(service_views, "ATTENTION_SECONDS", 0.2)
+    monkeypatch.setattr(service_views, "_PAUSE_SECONDS", 0.01)
     answered, closed = threading.Event(), threading.Event()
 
     def look() -> Consumers:
@@ -86,19 +86,19 @@ def test_nobody_is_waited_for_and_nothing_stays_open(monkeypatch: pytest.MonkeyP
         return Consumers(7.0)
 
     watch = OnDemandPoller(look, closed.set, Consumers, "consumers")
-    # The look hangs, and the answer is there all the same.
+    # The poll hangs, but an answer is available.
     assert watch.latest() == Consumers()
     answered.set()
     eventually("the look is there", lambda: watch.latest().time == 7.0)
     assert closed.wait(60)
-    # Whoever comes later finds it at work again.
+    # A later request starts the poller again.
     closed.clear()
     watch.latest()
     assert closed.wait(60)
 
 
 def test_glances_have_kafka_asked_every_few_seconds_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(on_demand_poller, "_PAUSE_SECONDS", 0.005)
+    monkeypatch.setattr(service_views, "_PAUSE_SECONDS", 0.005)
     taken: list[float] = []
 
     def look() -> Consumers:
@@ -113,15 +113,15 @@ def test_glances_have_kafka_asked_every_few_seconds_alone(monkeypatch: pytest.Mo
         watch.latest(glance=True)
         time.sleep(0.005)
     assert len(taken) == 1
-    # Who looks closer is answered sooner.
+    # A detailed view polls more often than a summary.
     watch.latest()
     eventually("it looks again", lambda: len(taken) > 2)
     watch.stop()
 
 
 def test_a_thread_that_has_ended_does_not_look_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(on_demand_poller, "_PAUSE_SECONDS", 0.005)
-    monkeypatch.setattr(on_demand_poller, "GLANCE_SECONDS", 0.05)
+    monkeypatch.setattr(service_views, "_PAUSE_SECONDS", 0.005)
+    monkeypatch.setattr(service_views, "GLANCE_SECONDS", 0.05)
     closed, taken = threading.Event(), 0
 
     def look() -> Consumers:
@@ -148,8 +148,8 @@ def test_a_look_that_breaks_says_so() -> None:
 
 
 def test_a_thread_that_can_not_hang_up_does_not_freeze_the_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(on_demand_poller, "ATTENTION_SECONDS", 0.1)
-    monkeypatch.setattr(on_demand_poller, "_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(service_views, "ATTENTION_SECONDS", 0.1)
+    monkeypatch.setattr(service_views, "_PAUSE_SECONDS", 0.01)
     closed, taken = threading.Event(), 0
 
     def look() -> Consumers:
@@ -172,7 +172,7 @@ def test_a_thread_that_can_not_hang_up_does_not_freeze_the_look(monkeypatch: pyt
 
 
 class Refusing:
-    """An admin client all of whose requests are refused at once."""
+    """An admin client that rejects all requests immediately."""
 
     def __getattr__(self, name: str) -> Any:
         def refuse(*given: Any, **more: Any) -> Any:
@@ -190,14 +190,14 @@ def test_what_is_refused_at_once_is_not_under_way_for_ever(monkeypatch: pytest.M
     for call in (admin.describe_consumer_groups, admin.create_topics, admin.list_offsets):
         with pytest.raises((ValueError, TypeError)):
             call(None)
-    assert UNDER_WAY not in [entry.result for entry in log.picture().commands]
-    assert "ValueError" in [entry.result for entry in log.picture().commands]
+    assert UNDER_WAY not in [entry.result for entry in log.snapshot().commands]
+    assert "ValueError" in [entry.result for entry in log.snapshot().commands]
 
 
 def test_a_statement_that_raises_is_not_under_way_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     log = CommandLog()
-    monkeypatch.setattr("bwtui.source.raw.session.COMMANDS", log)
+    monkeypatch.setattr("bwtui.source.raw_session.COMMANDS", log)
     session: Any = Refusing()
     with pytest.raises(ValueError, match="no such thing"):
         exec_logged(session, "select 1", b"select 1")
-    assert [entry.result for entry in log.picture().commands] == ["ValueError"]
+    assert [entry.result for entry in log.snapshot().commands] == ["ValueError"]

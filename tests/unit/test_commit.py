@@ -1,4 +1,4 @@
-"""A commit of a Kafka transaction counts as made only when Kafka says so."""
+"""A commit of a Kafka transaction counts as done only once Kafka confirms it."""
 
 import threading
 from typing import Any, cast
@@ -6,20 +6,20 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from bwtui.sink.transaction_commits import PendingCommit
+from bwtui.sink.transactions import PendingCommit
 
 
 class Committing:
-    """A producer whose commits end as told, one after the other."""
+    """A producer whose commits end with the given results in turn."""
 
     def __init__(self, *ends: BaseException | None) -> None:
         self._ends = list(ends)
 
     def produce(self, *_: Any) -> None:
-        """Take the position."""
+        """Accept the position."""
 
     def commit_transaction(self, _: float) -> None:
-        """Commit."""
+        """Return or raise the next result."""
         end = self._ends.pop(0)
         if end is not None:
             raise end
@@ -28,7 +28,7 @@ class Committing:
 def commit(*ends: BaseException | None) -> PendingCommit:
     made = PendingCommit(cast(Producer, Committing(*ends)), "position", b"key", b"value", 0, lambda: True)
     assert made.wait(10)
-    # What its thread raises belongs to this test, and not to the next one.
+    # An exception in its thread belongs to this test, and not to the next one.
     for thread in threading.enumerate():
         if thread.name == "commit":
             thread.join(10)

@@ -1,4 +1,4 @@
-"""Settings in layers: precedence, origins, and what is refused."""
+"""Settings in layers: precedence, origins, and rejected values."""
 
 from pathlib import Path
 
@@ -6,13 +6,13 @@ import pytest
 
 from bwtui import config
 from bwtui.errors import UsageError
-from bwtui.setting_origins import usual_place
+from bwtui.options import usual_place
 from bwtui.settings import RelaySettings
 
 
 @pytest.fixture(autouse=True)
 def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty current folder, and an empty user's folder beside it."""
+    """An empty current folder and an empty user configuration folder."""
     here = tmp_path / "here"
     here.mkdir()
     monkeypatch.chdir(here)
@@ -112,10 +112,13 @@ def test_empty_variables_count_as_not_set() -> None:
     [
         ('brokr = "x:1"', "unknown key 'brokr'", "did you mean 'broker'?"),
         ('[kafak]\na = "b"', "unknown key 'kafak'", "did you mean 'kafka'?"),
+        ("headless = true", "unknown key 'headless'", "--headless can be given on the command line only"),
         ('kafka-config = ["a=b"]', "unknown key 'kafka-config'", None),
         ('[profile.x]\nslto = "x"', "unknown key 'slto'", "did you mean 'slot'?"),
         ('slot = "Upper"', "slot: 'Upper' can't name a replication slot", None),
         ("slot = 3", "slot: expected a string", None),
+        ('commit-ms = "-3"', "'-3' is not a positive whole number", "such as 300"),
+        ('segment-bytes = "-3"', "'-3' is not a positive whole number", "such as 64M"),
         ('allow-unkeyed = "yes"', "allow-unkeyed: expected true or false", None),
         ("table = [1]", "table: expected a list of strings", None),
         ('table = "("', "is not a regular expression", None),
@@ -124,6 +127,31 @@ def test_empty_variables_count_as_not_set() -> None:
         ('profile = "x"', "'profile' may contain only", None),
         ('topic-prefix = "a"\ntopic_prefix = "b"', "is set twice", None),
         ("slot = ", "is not valid TOML", None),
+        (
+            "slot = shop",
+            "Invalid value (at line 1",
+            "put strings in quotes, write true or false in lower case, and close every [ and {",
+        ),
+        (
+            "wait = 1\nwait = 2",
+            "Cannot overwrite",
+            "a key is set twice in the same table: keep one of the two",
+        ),
+        (
+            "[kafka]\n[kafka]",
+            "Cannot declare",
+            "a table is declared twice: merge its keys under one [heading]",
+        ),
+        (
+            'table = ["\\d"]',
+            "Unescaped",
+            "put a string with backslashes, such as a regular expression, in single quotes",
+        ),
+        (
+            "slot",
+            "Expected '='",
+            "fix that line: write key = value, put strings in quotes, and put names of tables in [brackets]",
+        ),
     ],
 )
 def test_a_wrong_file_is_refused(text: str, message: str, hint: str | None) -> None:
@@ -133,6 +161,18 @@ def test_a_wrong_file_is_refused(text: str, message: str, hint: str | None) -> N
     assert message in caught.value.message
     if hint is not None:
         assert caught.value.hint == hint
+
+
+def test_a_file_that_is_not_utf_8_is_refused() -> None:
+    Path("bwtui.toml").write_bytes(b'slot = "\xff"')
+    with pytest.raises(UsageError, match="byte 9 is not UTF-8"):
+        config.load(environ={})
+
+
+def test_a_profile_without_any_in_the_files_is_refused() -> None:
+    with pytest.raises(UsageError, match="there is no profile 'x'") as caught:
+        config.load(profile="x", environ={})
+    assert "[profile.NAME]" in caught.value.hint
 
 
 @pytest.mark.parametrize(
@@ -146,6 +186,8 @@ def test_a_wrong_file_is_refused(text: str, message: str, hint: str | None) -> N
         ("broker", "host:99999"),
         ("broker", "a:1,,b:2"),
         ("schema-registry", "localhost:8081"),
+        ("schema-registry", "http://localhost :8081"),
+        ("schema-registry", "http://localhost:8081/a b"),
         ("schema-registry", "http://"),
         ("output-format", "xml"),
         ("on-error", "ignore"),
@@ -198,7 +240,7 @@ def test_a_right_value_is_taken(name: str, value: object) -> None:
     ],
 )
 def test_what_is_not_utf_8_is_refused_and_not_told(name: str, value: object) -> None:
-    """As Python hands over bytes of the command line; libpq and librdkafka choke on them."""
+    """Python returns bytes of the command line like this; libpq and librdkafka can't handle them."""
     with pytest.raises(UsageError, match="is not valid UTF-8") as caught:
         config.load({name: value}, environ={})
     assert caught.value.hint

@@ -1,4 +1,4 @@
-"""How a raw session of libpq is opened: nothing else in the process stands still meanwhile."""
+"""Opening a raw session of libpq does not block other threads."""
 
 import contextlib
 import socket
@@ -10,22 +10,21 @@ import pytest
 from psycopg import pq
 
 from bwtui.errors import BwtuiError, ConnectionFailed
-from bwtui.source.failover import libpq_session
-from bwtui.source.failover.libpq_session import attempts, open_session
-from bwtui.source.raw.session import connect_raw
+from bwtui.source import raw_session
+from bwtui.source.raw_session import attempts, connect_raw, open_session
 
 TICK = 0.02
 
 
 @pytest.fixture
 def silent() -> Iterator[str]:
-    """Where a server takes connections and never says a word, as one that is stopped does."""
+    """The address of a server that accepts connections but never answers, like a stopped process."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield f"host=127.0.0.1 port={server.getsockname()[1]} connect_timeout=2 dbname=shop user=one"
 
 
 def test_other_threads_run_while_a_server_says_nothing(silent: str) -> None:
-    """psycopg's own ``connect`` keeps the interpreter's lock: a relay answered nobody for ten seconds."""
+    """psycopg's own ``connect`` holds the GIL: a relay did not answer for ten seconds."""
     refused: list[str] = []
 
     def connect() -> None:
@@ -46,8 +45,8 @@ def test_other_threads_run_while_a_server_says_nothing(silent: str) -> None:
 
 
 def test_every_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPatch, silent: str) -> None:
-    """As libpq does: here the first address refuses, and the second says nothing."""
-    monkeypatch.setattr(libpq_session, "_addresses", lambda host: ["127.0.0.2", "127.0.0.1"])
+    """libpq does the same. Here the first address refuses, and the second does not answer."""
+    monkeypatch.setattr(raw_session, "_addresses", lambda host: ["127.0.0.2", "127.0.0.1"])
     dsn = silent.replace("host=127.0.0.1", "host=db.example").replace(
         "connect_timeout=2", "connect_timeout=1"
     )
@@ -79,18 +78,18 @@ def test_one_attempt_for_each_place(dsn: str, expected: list[str]) -> None:
 
 
 def test_one_that_is_refused_late_is_told_as_refused() -> None:
-    """Asked too early, libpq holds a connection that is under way for one that broke: "could not send"."""
+    """If polled too early, libpq takes a pending connection for a broken one: "could not send"."""
     full = socket.socket()
     with contextlib.ExitStack() as stack:
         stack.callback(full.close)
         full.bind(("127.0.0.1", 0))
         full.listen(0)
         for _ in range(3):
-            # The second one waits already: nobody is answered any more.
+            # The second connection fills the backlog, so that later ones get no answer.
             waiting = stack.enter_context(socket.socket())
             waiting.setblocking(False)
             waiting.connect_ex(full.getsockname())
-        # Its next attempt, after a second, finds nobody.
+        # The next attempt, after a second, is refused.
         threading.Timer(0.2, full.close).start()
         port = full.getsockname()[1]
         failure = open_session(f"host=127.0.0.1 port={port} connect_timeout=9 dbname=shop user=one").failure
@@ -134,7 +133,7 @@ def test_every_time_limit_of_libpq_is_one_here(limit: str) -> None:
 
 def test_an_address_of_one_link_keeps_its_zone() -> None:
     (index,) = [number for number, name in socket.if_nameindex() if name == "lo"]
-    assert libpq_session._addresses("fe80::1%lo") == [f"fe80::1%{index}"]
+    assert raw_session._addresses("fe80::1%lo") == [f"fe80::1%{index}"]
 
 
 @pytest.mark.parametrize("name", ["db..example", "a" * 64 + ".example", "b\u00fccher.invalid"])
@@ -143,14 +142,14 @@ def test_a_name_that_can_be_none_is_one_that_nobody_knows(name: str) -> None:
 
 
 def test_a_name_is_looked_up_when_it_is_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A resolver that says nothing takes many seconds: they would come before a host that is there."""
+    """A resolver that does not answer takes many seconds, which would delay an available host."""
     looked_up: list[str] = []
 
     def look_up(host: str) -> list[str]:
         looked_up.append(host)
         return ["127.0.0.2"]
 
-    monkeypatch.setattr(libpq_session, "_addresses", look_up)
+    monkeypatch.setattr(raw_session, "_addresses", look_up)
     places = iter(attempts("host=127.0.0.1,db.example"))
     assert _pairs(next(places))["host"] == "127.0.0.1"
     assert not looked_up
@@ -159,7 +158,7 @@ def test_a_name_is_looked_up_when_it_is_its_turn(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_standby_is_preferred_among_all_hosts() -> None:
-    """libpq goes through all hosts for a standby first, and then takes any."""
+    """libpq looks for a standby among all hosts first, and then takes any host."""
     dsn = "host=10.0.0.1,10.0.0.2 target_session_attrs=prefer-standby"
     tried = [_pairs(one) for one in attempts(dsn)]
     assert [(one["host"], one["target_session_attrs"]) for one in tried] == [
@@ -174,7 +173,7 @@ def test_a_standby_is_preferred_among_all_hosts() -> None:
     ("sqlstate", "tried"), [(b"57P03", 2), (b"28P01", 1)], ids=["starts up", "refuses the login"]
 )
 def test_libpq_says_whether_another_host_is_tried(sqlstate: bytes, tried: int) -> None:
-    """By SQLSTATE, whatever language the server speaks: one that starts up is passed by."""
+    """The SQLSTATE decides, whatever the server's language: a server that is starting up is skipped."""
     report = b"SFATAL\0VFATAL\0C%b\0Mdas Datenbanksystem startet\0\0" % sqlstate
     with socket.create_server(("127.0.0.1", 0)) as server, socket.socket() as shut:
         shut.bind(("127.0.0.1", 0))

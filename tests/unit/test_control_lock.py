@@ -1,4 +1,4 @@
-"""The lock of a relay, and the outcome that it leaves."""
+"""The lock of a relay, and its recorded outcome."""
 
 import contextlib
 import errno
@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from bwtui.cli.options.relay_name import status_of
+from bwtui.cli.inputs.relay_options import status_of
 from bwtui.errors import ConnectionFailed, RefusedError, SlotLost
 from bwtui.model.status import Status
-from bwtui.relay.coverage.ledger import CoverageLedger
+from bwtui.relay.healing.coverage_ledger import CoverageLedger
 from bwtui.relay.process import last_status, outcome
 from bwtui.relay.process.last_status import LastStatus, of_ended
 from bwtui.relay.process.lock import RelayLock, is_held, wait_until_free
@@ -27,7 +27,7 @@ from bwtui.state_folder import LOCK_NAME
 
 @pytest.fixture(autouse=True)
 def state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A state folder of this test's own."""
+    """A state folder for this test."""
     monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path))
     return tmp_path
 
@@ -116,9 +116,12 @@ def test_a_run_that_ended_at_once_hides_no_gap(state_home: Path) -> None:
     outcome.write("one", RunOutcome(0, 1.5, None, None, Status("stopped", "one", "slot")))
     with pytest.raises(ConnectionFailed) as raised:
         status_of("one")
-    assert raised.value.hint == (
-        "its last run stopped cleanly; public.orders is not proven: it lost the records of topic orders"
-    )
+    assert "public.orders is not proven: " in raised.value.hint
+    reason = "caught up, but public.orders is not proven: it lost the records of topic orders"
+    outcome.write("one", RunOutcome(3, 1.5, reason, None, Status("failed", "one", "slot")))
+    with pytest.raises(ConnectionFailed) as raised:
+        status_of("one")
+    assert raised.value.hint is not None and raised.value.hint.count("is not proven") == 1
     outcome.write("one", RunOutcome(3, 1.5, "no login", "let it", Status("failed", "one", "slot")))
     ledger.proven(["public.orders"], ledger.moment())
     assert of_ended("one") == Status("failed", "one", "slot")
@@ -127,7 +130,7 @@ def test_a_run_that_ended_at_once_hides_no_gap(state_home: Path) -> None:
 def test_on_a_full_disk_a_relay_still_says_why_it_ended(
     state_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Many end on that very disk: the reason stood in the log alone, and there not either."""
+    """Many relays end because of that disk: the reason was in the log at most, or nowhere."""
 
     def full(path: Path, content: str) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -138,20 +141,20 @@ def test_on_a_full_disk_a_relay_still_says_why_it_ended(
     reason = "the state of relay one can't be written: No space left on device"
     outcome.write("one", RunOutcome(2, 1.5, reason, "free disk space", Status("failed", "one", "slot")))
     assert outcome.read("one") == RunOutcome(2, 1.5, reason, "free disk space", None)
-    # What it was doing then is what was kept of it last.
+    # Its last activity comes from the last stored status.
     LastStatus("one").keep(Status("streaming", "one", "slot", confirmed_lsn=80))
     ended = of_ended("one")
     assert ended is not None
     assert (ended.state, ended.detail, ended.exit_code, ended.confirmed_lsn) == ("failed", reason, 2, 80)
     (kept,) = {path.name for path in (state_home / "one").glob("outcome*")}
     assert (kept, (state_home / "one" / kept).stat().st_mode & 0o777) == ("outcome.json", 0o600)
-    # Without the room that was kept it is what it was: said where the log goes.
+    # Without the reserved space, the error is only logged.
     with pytest.raises(OSError, match="No space left"):
         outcome.write("one", RunOutcome(2, 1.5, reason, "free disk space", None))
 
 
 def test_a_reason_that_does_not_go_into_its_room_as_a_whole_is_not_taken_for_written() -> None:
-    """The disk was full when the run began: a write of which only the begin has room raises nothing."""
+    """The disk was full when the run began: a write that fits only in part raises no error."""
     RelayLock.acquire("one").release()
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (40, hard))
@@ -196,7 +199,7 @@ def test_a_log_is_trimmed_although_its_end_cannot_be_kept(
 ) -> None:
     RelayLock.acquire("one").release()
     path = log_path("one")
-    # As a full disk does, it takes no byte.
+    # It accepts no byte, like a full disk.
     path.with_suffix(".log.1").symlink_to("/dev/full")
     monkeypatch.setattr("bwtui.relay.process.log._LIMIT", 100)
     monkeypatch.setattr("bwtui.relay.process.log._TAIL", 10)
@@ -204,7 +207,8 @@ def test_a_log_is_trimmed_although_its_end_cannot_be_kept(
         log.write(b"a" * 101)
         trim("one", log.fileno())
         assert path.stat().st_size == 0
-    assert caplog.messages == ["the log could not be rotated to engine.log.1: No space left on device"]
+    (message,) = caplog.messages
+    assert "engine.log.1" in message and "No space left on device" in message
 
 
 def test_a_line_that_cannot_be_logged_is_lost_and_not_shown(

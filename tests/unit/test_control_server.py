@@ -1,4 +1,4 @@
-"""The control socket: the protocol, and clients that behave badly."""
+"""The control socket: the protocol, and misbehaving clients."""
 
 import asyncio
 import json
@@ -14,13 +14,15 @@ from typing import Any
 
 import pytest
 
+from bwtui.cli.inputs.relay_options import only_relay, running_or_stopped, status_of
 from bwtui.errors import ConnectionFailed, RefusedError
 from bwtui.model.backfill import BackfillRequest, BackfillStatus
 from bwtui.model.history import RelayHistory
 from bwtui.model.status import Status
-from bwtui.relay.process import control, server, sockets
+from bwtui.relay.process import control, server
 from bwtui.relay.process.control import (
     ControlClient,
+    RelayInTransition,
     RelayUnresponsive,
     control_backfill,
     request,
@@ -28,6 +30,7 @@ from bwtui.relay.process.control import (
     settings_of,
     socket_path,
 )
+from bwtui.relay.process.lock import RelayLock
 from bwtui.relay.process.server import ControlServer
 from bwtui.settings import RelaySettings
 from bwtui.state_folder import LOCK_NAME, relay_names
@@ -37,14 +40,13 @@ from tests.waiting import eventually
 
 @pytest.fixture(autouse=True)
 def state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A state folder of this test's own."""
+    """A state folder for this test."""
     monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path))
     return tmp_path
 
 
 @pytest.fixture
 def engine() -> DoubleEngine:
-    """An engine called "one"."""
     return DoubleEngine(RelaySettings(name="one"))
 
 
@@ -151,9 +153,7 @@ def test_a_relay_of_an_older_version_does_not_tell_its_settings(
     monkeypatch.setattr(server, "_data", refuse)
     with ControlServer("one", engine), pytest.raises(ConnectionFailed) as refused:
         settings_of("one")
-    assert (
-        refused.value.message == "relay one runs an older version of bwtui, which can't report its settings"
-    )
+    assert refused.value.message.startswith("relay one runs an older version of bwtui")
     assert "start it again" in (refused.value.hint or "")
 
 
@@ -203,7 +203,7 @@ def test_rows_are_asked_for_again_and_controlled(engine: DoubleEngine) -> None:
     with pytest.raises(RefusedError, match=r"^the relay does not capture table orders$") as refused:
         send_again("one", BackfillRequest("orders"))
     assert refused.value.hint == "did you mean public.orders?"
-    with pytest.raises(RefusedError, match="there is no backfill 7"):
+    with pytest.raises(RefusedError, match="there is no request 7"):
         control_backfill("one", "7", "resume")
 
 
@@ -274,6 +274,7 @@ def test_a_status_of_an_older_version_and_of_a_newer_one_is_read() -> None:
         b'{"request": "audited", "verdict": ["clean"]}',
         b'{"request": "audited", "verdict": "clean", "began": 7}',
         b'{"request": "audited", "verdict": "clean", "servers": "all"}',
+        b'{"request": "audited", "verdict": "clean", "differing": "all"}',
         b"[" * 60_000,
     ],
 )
@@ -363,6 +364,37 @@ def test_the_socket_is_gone_after_the_end(engine: DoubleEngine) -> None:
         request("one", {"request": "status"})
 
 
+def test_a_relay_that_does_not_listen_yet_is_starting_or_ending(running: ControlServer) -> None:
+    lock = RelayLock.acquire("two")
+    for answers in (lambda: request("two", {"request": "status"}), lambda: status_of("two")):
+        with pytest.raises(RelayInTransition, match="relay two is starting or ending") as raised:
+            answers()
+        assert raised.value.hint == "run 'bwtui status two' in a few seconds"
+    lock.release()
+    with pytest.raises(ConnectionFailed, match="no relay called two is running"):
+        request("two", {"request": "status"})
+
+
+def test_the_only_relay_is_starting_or_ending() -> None:
+    lock = RelayLock.acquire("one")
+    RelayLock.acquire("stopped").release()
+    for answers in (
+        lambda: only_relay(None),
+        lambda: running_or_stopped(lambda name: name == "stopped"),
+    ):
+        with pytest.raises(RelayInTransition, match="relay one is starting or ending"):
+            answers()
+    lock.release()
+    with pytest.raises(ConnectionFailed, match="no relay is running"):
+        only_relay(None)
+
+
+def test_a_lock_that_can_not_be_opened_is_no_running_relay(state_home: Path) -> None:
+    (state_home / "one" / LOCK_NAME).mkdir(parents=True)
+    with pytest.raises(ConnectionFailed, match="no relay is running"):
+        only_relay(None)
+
+
 def test_a_stale_socket_is_replaced(engine: DoubleEngine, state_home: Path) -> None:
     folder = state_home / "one"
     folder.mkdir()
@@ -429,13 +461,13 @@ def test_a_relay_that_says_nothing_is_no_relay_that_is_gone(
     for name in ("one", "two"):
         (state_home / name).mkdir(exist_ok=True)
         (state_home / name / LOCK_NAME).touch()
-    # As a suspended process does: the kernel takes the connection, and nobody answers.
+    # This is how a suspended process behaves: the kernel accepts the connection, and no process answers.
     with socket.socket(socket.AF_UNIX) as suspended:
         suspended.bind(str(socket_path("two")))
         suspended.listen()
         with pytest.raises(RelayUnresponsive, match="relay two runs, but does not answer"):
             request("two", {"request": "status"}, 0.1)
-        # The one that answers may take its time.
+        # The other relay may take longer.
         patient = {"one": 60.0}
 
         def patiently(name: str, message: dict[str, Any], timeout: float) -> Any:
@@ -451,7 +483,7 @@ def test_a_relay_that_says_nothing_is_no_relay_that_is_gone(
 def test_without_descriptors_it_rests_and_goes_on(
     running: ControlServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sockets, "_REST", 0.1)
+    monkeypatch.setattr(server, "_REST_SECONDS", 0.1)
     attempts: list[float] = []
     accept = running._accept
 

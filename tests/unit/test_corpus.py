@@ -16,7 +16,7 @@ UNCHANGED = m.UNCHANGED
 
 
 def read(path: Path) -> Iterator[tuple[str, bytes, bool]]:
-    """Yield scenario, payload, and whether it stands between STREAM START and STREAM STOP."""
+    """Yield scenario, payload, and whether it is between STREAM START and STREAM STOP."""
     streamed = False
     for line in path.read_text().splitlines():
         entry = json.loads(line)

@@ -1,4 +1,4 @@
-"""The dashboard for Grafana: every panel asks for what a relay has, and shows labels that it gets."""
+"""The Grafana dashboard: every panel queries metrics that the relay has, and shows labels that it gets."""
 
 import re
 from itertools import combinations
@@ -28,7 +28,7 @@ def test_a_legend_with_a_label_that_is_not_there_is_found() -> None:
 
 def test_what_an_alert_speaks_of_is_on_the_dashboard() -> None:
     shown = {name for query in queries() for name in names(query.expression)}
-    # These have figures beside them that say the same.
+    # Panels next to these show the same numbers.
     elsewhere = {
         *("bwtui_build_info", "bwtui_main_thread_idle_seconds", "bwtui_slot_wal_status"),
         *("bwtui_recording_state", "bwtui_recording_runway_seconds"),

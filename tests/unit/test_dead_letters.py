@@ -1,4 +1,4 @@
-"""`bwtui dead-letters` without services: what is chosen, asked of the relay, noted and told."""
+"""`bwtui dead-letters` without services: its selection, requests, recorded actions and output."""
 
 import json
 import threading
@@ -15,17 +15,28 @@ from bwtui.cli.main import cli
 from bwtui.errors import RowError
 from bwtui.model.backfill import BackfillRequest, BackfillStatus
 from bwtui.model.delivery import DeliverySpan
-from bwtui.relay.backfill.keys import read_keys
-from bwtui.relay.backfill.store import FOLDER, BackfillStore
-from bwtui.relay.dead_letters.action_log import NAME, DeadLetterAction, DeadLetterActionLog
-from bwtui.relay.dead_letters.letter_state import settled, standing
+from bwtui.relay.backfill.store import FOLDER, BackfillStore, read_keys
+from bwtui.relay.dead_letters.letters import (
+    NAME,
+    DeadLetterAction,
+    DeadLetterActionLog,
+    dead_letter_state,
+    settled,
+)
 from bwtui.relay.dead_letters.retry import plan
 from bwtui.relay.policy import RowPolicy
 from bwtui.relay.process.server import ControlServer
 from bwtui.relay.run_state import RunState, TableCounters
 from bwtui.settings import RelaySettings
-from bwtui.sink.dead_letter_file import DeadLetter, DeadLetterFile, letter_id
-from bwtui.sink.dead_letter_writer import ENCODED, ChangeIdentity, DeadLetterWriter, DroppedRow
+from bwtui.sink.dead_letters import (
+    ENCODED,
+    ChangeIdentity,
+    DeadLetter,
+    DeadLetterFile,
+    DeadLetterWriter,
+    DroppedRow,
+    letter_id,
+)
 from bwtui.state_folder import LOCK_NAME
 from tests.faults.doubles import MemorySink
 from tests.unit.relay_double import DoubleEngine
@@ -37,7 +48,7 @@ Fields = tuple[bytes | None, ...]
 
 @pytest.fixture
 def letters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DeadLetterWriter:
-    """Those of a relay that does not run."""
+    """The dead letters of a relay that does not run."""
     monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path))
     (tmp_path / "one").mkdir()
     (tmp_path / "one" / LOCK_NAME).touch()
@@ -46,7 +57,7 @@ def letters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DeadLetterWriter
 
 @pytest.fixture
 def engine(letters: DeadLetterWriter) -> Iterator[DoubleEngine]:
-    """The relay, which runs and never does anything."""
+    """The relay, which runs but never processes requests."""
     engine = DoubleEngine(RelaySettings(name="one"))
     with ControlServer("one", engine):
         yield engine
@@ -63,7 +74,7 @@ def keep(
     columns: tuple[str, ...] = ("id", "body"),
     xid: int = 7,
 ) -> str:
-    """Drop a row; return its letter's id."""
+    """Drop a row; return its dead letter's id."""
     row = DroppedRow(table, "orders", operation, ChangeIdentity(1, 1, xid), columns, before, after, key)
     letters.keep(letters.letter(row, "the message is too large", "RowTooLarge"))
     return read(letters)[-1].id
@@ -88,7 +99,7 @@ def states(*arguments: str) -> dict[str, str]:
     return {one["id"]: one["state"] for one in map(json.loads, lines)}
 
 
-# -- what is asked for -------------------------------------------------------------------------------------
+# -- requests ------------------------------------------------------------------------------------------------
 
 
 def test_each_key_is_asked_for_once_with_the_one_that_its_row_had_before(letters: DeadLetterWriter) -> None:
@@ -98,9 +109,9 @@ def test_each_key_is_asked_for_once_with_the_one_that_its_row_had_before(letters
     keep(letters, None, (b"4", b"x"), operation="delete")
     keep(letters, (b"7", b"b", b"a"), table="public.two", columns=("x", "b", "a"), key=("a", "b"))
     made = plan(read(letters))
-    assert [(one.table, one.key_columns, one.keys, len(one.letters)) for one in made.wanted] == [
+    assert [(one.table, one.key_columns, one.keys, len(one.letters)) for one in made.requests] == [
         (ORDERS, ("id",), (("1",), ("3",), ("2",), ("4",)), 4),
-        # In the order of the table's columns, as the relay has them.
+        # The order is that of the table's columns, as the relay has them.
         ("public.two", ("b", "a"), (("b", "a"),), 1),
     ]
     assert made.refused == {}
@@ -128,7 +139,7 @@ def test_what_names_no_row_is_refused_with_the_way_out(
 ) -> None:
     keeps(letters)
     made = plan(read(letters))
-    assert made.wanted == []
+    assert made.requests == []
     (told,) = made.refused
     assert told.startswith(why)
     assert "'bwtui " in told
@@ -141,7 +152,7 @@ def test_letters_from_before_a_table_got_another_key_are_left_out(letters: DeadL
     keep(letters, (b"1", b"x"), key=("body",))
     keep(letters, (b"1", b"x"))
     made = plan(read(letters))
-    assert [one.key_columns for one in made.wanted] == [("id",)]
+    assert [one.key_columns for one in made.requests] == [("id",)]
     assert [why.partition(";")[0] for why in made.refused] == [
         "the key of public.orders was (body), but newer dead letters have a different key"
     ]
@@ -154,7 +165,7 @@ def test_a_letter_of_a_table_that_was_refused_as_a_whole_takes_the_key_of_now(
     assert [letter.key for letter in read(letters)] == [(("id", "1"),)]
 
 
-# -- what is noted -----------------------------------------------------------------------------------------
+# -- recorded actions ----------------------------------------------------------------------------------------
 
 
 def test_a_torn_line_takes_nothing_else_with_it(letters: DeadLetterWriter) -> None:
@@ -193,7 +204,7 @@ TASK = BackfillStatus("1-orders", ORDERS, "retry", requested=5.0)
             "asked",
             "1-orders waiting for its turn",
         ),
-        # Forgotten, and another one of that name in a state folder that is new.
+        # The task is missing; in a recreated state folder, a later task can have its name.
         (
             DeadLetterAction("retry", ("a",), task="1-orders", requested=5.0),
             None,
@@ -211,18 +222,18 @@ TASK = BackfillStatus("1-orders", ORDERS, "retry", requested=5.0)
 def test_how_a_letter_stands(
     note: DeadLetterAction, task: BackfillStatus | None, state: str, says: str
 ) -> None:
-    how = standing([note], {} if task is None else {task.id: task})
+    how = dead_letter_state([note], {} if task is None else {task.id: task})
     assert (how.state, says in how.detail) == (state, True)
 
 
 def test_a_relay_that_does_not_say_is_not_taken_for_one_that_has_sent_nothing() -> None:
-    assert standing([DeadLetterAction("retry", ("a",), task="1-orders")], None).state == "asked"
+    assert dead_letter_state([DeadLetterAction("retry", ("a",), task="1-orders")], None).state == "asked"
 
 
 def test_what_is_over_is_noted_once(letters: DeadLetterWriter) -> None:
     first, second = keep(letters, (b"1", b"x")), keep(letters, (b"3", b"x"), (b"2", None))
     asked = DeadLetterAction("retry", (first, second), task="1-orders", requested=5.0)
-    # Of the stream, of another table and of another key.
+    # Rows of the stream, of a different table and of a different key.
     keep(letters, (b"1", b"y"))
     keep(letters, (b"1", b"y"), operation="backfill", table="public.two", xid=0)
     keep(letters, (b"9", b"y"), operation="backfill", xid=0)
@@ -237,10 +248,10 @@ def test_what_is_over_is_noted_once(letters: DeadLetterWriter) -> None:
     over = {"1-orders": replace(TASK, state="failed", error="it is gone")}
     (failed,) = settled(read(letters), notes, over, whole(letters))
     assert (failed.what, failed.letters, failed.text) == ("failed", (first, second), "it is gone")
-    assert standing([asked, failed], {}).is_open
+    assert dead_letter_state([asked, failed], {}).is_open
 
 
-# -- the command -------------------------------------------------------------------------------------------
+# -- the command ---------------------------------------------------------------------------------------------
 
 
 def test_they_are_listed_by_what_is_chosen(letters: DeadLetterWriter) -> None:
@@ -248,11 +259,12 @@ def test_they_are_listed_by_what_is_chosen(letters: DeadLetterWriter) -> None:
     other = keep(letters, (b"2", b"x"), table="sales.items")
     ended = run("list")
     assert ended.exit_code == 1
-    head, first, second, _, last = ended.stdout.splitlines()
+    head, first, second, _, last, hint = ended.stdout.splitlines()
     assert head.split() == ["ID", "DROPPED", "TABLE", "CHANGE", "KEY", "STATE", "REASON"]
     assert "id=…" in first
     assert "secret" not in ended.stdout
     assert last == f"2 letters open in {letters.path}"
+    assert "'bwtui dead-letters drop'" in hint
     assert "id=1" in run("list", "--show-values").stdout
     assert list(states("--table", "sales.*")) == [other]
     assert list(states("--table", "orders")) != [other]
@@ -342,7 +354,7 @@ def test_a_relay_that_does_not_run_keeps_what_is_asked_for(letters: DeadLetterWr
     task.state = "done"
     store.save(task)
     assert states() == {id: "sent"}
-    # It is known from then on, also without the relay's memory of its tasks.
+    # The state is stored, so it no longer depends on the relay's tasks.
     (tmp_path / "one" / FOLDER / "1-orders.json").unlink()
     assert states() == {id: "sent"}
 
@@ -369,10 +381,10 @@ def test_a_file_too_long_to_be_read_proves_nothing_sent(
     for _ in range(3):
         keep(letters, (b"2", b"x"))
     done = {"1-orders": replace(TASK, state="done")}
-    monkeypatch.setattr("bwtui.sink.dead_letter_file._MOST_LETTERS", 3)
+    monkeypatch.setattr("bwtui.sink.dead_letters._MOST_LETTERS", 3)
     assert settled(of_it, {first: [asked]}, done, whole(letters)) == []
-    monkeypatch.setattr("bwtui.sink.dead_letter_file._MOST_LETTERS", 20_000)
-    monkeypatch.setattr("bwtui.sink.dead_letter_file._MOST_BYTES", 3 * of_it[0].size)
+    monkeypatch.setattr("bwtui.sink.dead_letters._MOST_LETTERS", 20_000)
+    monkeypatch.setattr("bwtui.sink.dead_letters._MOST_BYTES", 3 * of_it[0].size)
     assert settled(of_it, {first: [asked]}, done, whole(letters)) == []
 
 
@@ -384,10 +396,20 @@ def test_a_log_that_can_t_be_written_stops_no_list(letters: DeadLetterWriter) ->
     assert "the action log of dead letters can't be read" in ended.stderr
 
 
+def test_a_stopped_relay_without_letters_needs_no_name(letters: DeadLetterWriter) -> None:
+    assert "0 letters open" in run("list").stdout
+    assert "does not exist" in run("show", "0" * 12).stderr
+    folder = letters.path.parent.parent / "two"
+    folder.mkdir()
+    (folder / LOCK_NAME).touch()
+    ended = run("list")
+    assert (ended.exit_code, "choose one with --relay: one, two" in ended.stderr) == (2, True)
+
+
 def test_ids(letters: DeadLetterWriter) -> None:
-    ids = [keep(letters, (str(number).encode(), b"x")) for number in range(300)]
-    assert len(set(ids)) == 300
-    # Two with the same first four digits are as good as sure among so many only by chance: make one.
+    ids = [keep(letters, (str(number).encode(), b"x")) for number in range(60)]
+    assert len(set(ids)) == 60
+    # 60 ids share their first four digits only by chance, so duplicate one.
     text = letters.path.read_text()
     letters.path.write_text(text + text.splitlines()[0] + "\n")
     assert run("show", ids[0]).exit_code == 0

@@ -1,4 +1,4 @@
-"""What the benchmark against Debezium makes of its runs: checks, files, tables and pictures."""
+"""Evaluation of the benchmark against Debezium: checks, files, tables and charts."""
 
 import json
 import xml.etree.ElementTree as ElementTree
@@ -14,7 +14,7 @@ from benchmarks.debezium.topics import Counted, check, check_values, number_of
 from benchmarks.debezium.workloads import WORKLOADS
 from bwtui.errors import BwtuiError, UsageError
 
-#: No figures of a machine: round ones, of which medians and ratios can be told by looking.
+#: These are not measurements: round numbers, whose medians and ratios are obvious.
 _RUNS = [
     (1, "bwtui", 100_000, 10.0, 90),
     (1, "debezium", 25_000, 40.0, 800),
@@ -26,7 +26,7 @@ _RUNS = [
 
 
 def made_up(workload: str = "stream", **other: Any) -> dict[str, Any]:
-    """Return results as the benchmark writes them."""
+    """Return results in the format of the benchmark."""
     runs = [
         {"pair": pair, "way": way, "rows_per_second": rows, "cpu_us_per_row": cpu, "resident_mb": resident}
         for pair, way, rows, cpu, resident in _RUNS
@@ -43,14 +43,15 @@ def test_the_page_says_what_was_measured() -> None:
     root = Path(__file__).parents[2]
     found = page.everything(root / "benchmarks" / "results")
     kept = results.first_snapshots(root / "benchmarks" / "results")
-    text = (root / "docs" / "benchmarks.md").read_text()
-    assert page.written(text, found, kept) == text, "run: python -m benchmarks.debezium.page"
-    assert kept is not None and page.first_snapshots(kept) in text
+    texts = [path.read_text() for path in page.PAGES]
+    for text in texts:
+        assert page.written(text, found, kept) == text, "run: python -m benchmarks.debezium.page"
+    assert kept is not None and page.first_snapshots(kept) in texts[1]
     for name, picture in page.pictures(found).items():
         assert (root / "docs" / "benchmarks" / name).read_text() == picture
-        assert f"](benchmarks/{name})" in text
+        assert f"](benchmarks/{name})" in texts[0]
     for one in found:
-        assert f"<!-- measured: {one['workload']} -->" in text
+        assert one["title"] in texts[0]
         assert max(run["pair"] for run in one["runs"]) >= 5
 
 
@@ -149,7 +150,7 @@ def test_a_key_is_a_number_in_both_forms(number: int) -> None:
         left >>= 7
     digits.append(left)
     assert number_of(b"\0\0\0\0\7" + bytes(digits)) == number
-    # Behind the branch of a union, as a nullable field has it.
+    # After the branch of a union, as in a nullable field.
     assert number_of(b"\0\0\0\0\7\2" + bytes(digits)) == number
 
 

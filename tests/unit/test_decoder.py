@@ -41,7 +41,7 @@ PLAIN: list[tuple[bytes, m.Message]] = [
     ),
 ]
 
-# Kind, then what follows the transaction's id, then the message that it makes of (…, stream_xid).
+# Kind, then the payload after the transaction's id, then the expected message (…, stream_xid).
 OPTIONAL_XID = [
     (
         b"R",
@@ -102,7 +102,7 @@ def test_a_message_that_is_cut_off_or_too_long_is_refused(
     payload: bytes, streamed: bool, message: m.Message
 ) -> None:
     for end in range(len(payload)):
-        # The short form of STREAM ABORT is a whole message of protocol versions 2 and 3.
+        # The short form of STREAM ABORT is a complete message of protocol versions 2 and 3.
         if payload[:1] == b"A" and end == 9:
             continue
         with pytest.raises(DecodeError) as caught:
@@ -191,13 +191,13 @@ def test_splitters_of_every_width(columns: int) -> None:
 
 
 TEXT_HEAD = b"t\0\0"
-#: The shortest text with a head that looks as if another column began in it: 00 74 00 00.
+#: The smallest length whose bytes can look like the head of another column: 00 74 00 00.
 MISLEADING = 0x740000
 
 
 @pytest.mark.parametrize("behind", [b"x", b"t"])
 def test_below_0x740000_every_length_has_the_cuts_that_it_must_have(behind: bytes) -> None:
-    # What follows a head is text, which holds no zero byte; a text of one byte ends before another head.
+    # Text follows a head and has no zero byte; after a text of one byte comes another head.
     heads = bytearray(b"".join(b"t\0\0%b%bt" % (low.to_bytes(2, "big"), behind) for low in range(1 << 16)))
     stride = len(heads) >> 16
     assert heads.count(TEXT_HEAD) == 1 << 16
@@ -212,11 +212,11 @@ def test_an_empty_text_has_one_cut_whatever_follows_it() -> None:
 
 
 def test_of_all_lengths_only_those_that_hold_the_head_can_cut_and_none_is_below_0x740000() -> None:
-    # To a search for t, 0, 0 a byte is t, zero, or neither: these 81 lengths stand for all 2**32.
+    # A search for t, 0, 0 distinguishes only t, zero, and other bytes: these 81 lengths represent all 2**32.
     found = set()
     for length in itertools.product((0, ord("t"), 1), repeat=4):
         for behind in itertools.product(b"xt", repeat=2):
-            # After no text at all there is another column's kind, or nothing.
+            # After an empty text comes another column's kind, or the end.
             next_to = bytes(behind) if any(length) else bytes(behind[1:])
             head = b"t" + bytes(length) + next_to
             if head.find(TEXT_HEAD, 1) >= 0:

@@ -1,4 +1,4 @@
-"""The callbacks of recorded batches, which are used again: no report may land in another batch's receipt."""
+"""Callbacks of recorded batches are reused, but no report may end up in another batch's receipt."""
 
 import gc
 import weakref
@@ -10,17 +10,16 @@ from confluent_kafka import KafkaError
 
 from bwtui.model.delivery import UNKNOWN, DeliverySpan, Receipt
 from bwtui.settings import RelaySettings
-from bwtui.sink import delivery_reports
-from bwtui.sink.base import Message, MessageTuple
-from bwtui.sink.delivery_failures import delivery_failure
-from bwtui.sink.delivery_reports import DeliveryReports, ReceiptSection
+from bwtui.sink import delivery
+from bwtui.sink.delivery import DeliveryReports, ReceiptSection, delivery_failure
+from bwtui.sink.destination import Message, MessageTuple
 from bwtui.sink.kafka import KafkaSink
 from tests.compiled_twin import COMPILER, built
 from tests.waiting import eventually
 
 
 class Report:
-    """What librdkafka says of one message."""
+    """A delivery report of librdkafka for one message."""
 
     def __init__(self, message: MessageTuple, partition: int = 0, offset: int | None = 0) -> None:
         self._message, self._partition, self._offset = message, partition, offset
@@ -42,7 +41,7 @@ class Report:
 
 
 class Producing:
-    """Sections that were taken, with what has failed of them."""
+    """Sections in use, and their failures."""
 
     def __init__(self) -> None:
         self.failures: list[tuple[Any, ...]] = []
@@ -70,8 +69,8 @@ class Taken:
 
 @pytest.fixture(params=["Python", "C"] if COMPILER else ["Python"])
 def producing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Producing:
-    places = built().Places if request.param == "C" else delivery_reports.OffsetRecorder
-    monkeypatch.setattr(delivery_reports, "places_class", places)
+    places = built().Places if request.param == "C" else delivery.OffsetRecorder
+    monkeypatch.setattr(delivery, "places_class", places)
     return Producing()
 
 
@@ -80,7 +79,7 @@ def test_each_report_stands_where_its_message_stands(producing: Producing) -> No
     one.deliver(3, 0, 4)
     assert list(one.receipt.partitions) == [0, UNKNOWN, UNKNOWN, 0, 1]
     assert list(one.receipt.offsets) == [100, -1, -1, 103, 104]
-    # Nobody asks which of a batch's messages are still under way.
+    # The pending count is not updated for each message of a batch.
     assert one.span.pending == 5
     one.deliver(1, 2)
     assert one.span.pending == 0
@@ -143,12 +142,12 @@ def test_a_message_whose_offset_the_broker_has_forgotten(producing: Producing) -
     one.callbacks[1](None, Report(one.messages[1], 1, None))
     assert one.span.pending == 0
     assert (list(one.receipt.partitions), list(one.receipt.offsets)) == ([0, UNKNOWN], [100, -1])
-    # Each of its messages has its report, so none of its callbacks is called any more.
+    # Each of its messages has its report, so none of its callbacks is called again.
     assert producing.take(2).section is one.section
 
 
 def test_what_is_said_after_an_error_is_not_lost(producing: Producing) -> None:
-    """A message whose own words raise: the exception reaches whoever polls, as with any callback."""
+    """Reading a message can raise: the exception reaches the poller, as with any callback."""
 
     class Mute(Report):
         def partition(self) -> int:
@@ -161,7 +160,7 @@ def test_what_is_said_after_an_error_is_not_lost(producing: Producing) -> None:
 
 
 def test_sections_are_let_go_with_their_callbacks(producing: Producing) -> None:
-    """Callbacks refer back to what made them: what is under way when a producer is given up is freed, too."""
+    """Callbacks form reference cycles with their creator, but those of a discarded producer are freed too."""
     weak = [weakref.ref(producing.take(3).section) for _ in range(5)]
     producing.take(3).deliver()
     del producing.reports
@@ -178,7 +177,7 @@ def test_sections_of_two_sizes_keep_their_callbacks(producing: Producing) -> Non
 
 
 def test_a_receipt_of_another_size_is_none(producing: Producing) -> None:
-    """A report too few, and what Kafka lacks would count as delivered."""
+    """Otherwise a missing report would make a message count as delivered that Kafka lacks."""
     with pytest.raises(ValueError, match="a receipt for 1 of 2 messages"):
         producing.reports.take("t", [(b"k", b"v", 0, None)] * 2, DeliverySpan(), Receipt(1, 0, 1))
 
@@ -192,7 +191,7 @@ def test_few_callbacks_are_idle(producing: Producing) -> None:
 
 
 def test_what_librdkafka_says_of_brokers_is_no_message() -> None:
-    """Its queue counts events too: a new producer would begin with fewer messages than none."""
+    """librdkafka's queue also counts events: a new producer would start with a negative message count."""
     with closing(KafkaSink(RelaySettings(broker="127.0.0.1:1"))) as sink:
         eventually("it has said that nobody answers", lambda: len(sink._producer))
         assert sink.answered() == 0

@@ -1,4 +1,4 @@
-"""What the demo's screens say of the demo itself."""
+"""Messages of the demo's screens about the demo itself."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from bwtui.relay.process.control import ControlClient
 
 
 class _Demo:
-    """A demo whose writes have ended by themselves."""
+    """A demo whose writes have ended unexpectedly."""
 
     def check_writes(self) -> None:
         raise BwtuiError("the workload ended unexpectedly with exit code -9", "look at the log")

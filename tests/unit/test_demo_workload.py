@@ -1,4 +1,4 @@
-"""The workload's rows: repeatable, and of the kinds that it promises."""
+"""The workload's rows: repeatable, and of the promised kinds."""
 
 import signal
 import subprocess
@@ -103,7 +103,7 @@ def test_a_signal_is_diverted_and_the_exception_follows() -> None:
 
 
 def test_the_workload_says_why_it_could_not_start() -> None:
-    # Port 1 of the loopback interface: nobody listens there.
+    # No process listens on port 1 of the loopback interface.
     settings = '{"dsn": "host=127.0.0.1 port=1 dbname=shop", "rate": 10, "seed": 1, "relay": "none"}\n'
     ended = subprocess.run(
         [sys.executable, "-m", "bwtui.demo.workload"],

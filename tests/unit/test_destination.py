@@ -1,10 +1,9 @@
-"""Which sink the settings open, and what every one of them is asked for."""
+"""The sink that the settings select, and the interface of every sink."""
 
 import pytest
 
 from bwtui.settings import RelaySettings
-from bwtui.sink.base import Sink
-from bwtui.sink.destination import kind_of
+from bwtui.sink.destination import Sink, kind_of
 
 
 @pytest.mark.parametrize("record_only", [False, True], ids=["kafka", "nothing"])

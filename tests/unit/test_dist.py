@@ -1,4 +1,4 @@
-"""`make dist`: the same sources make the same bytes, wherever and whenever, and nothing is missing."""
+"""`make dist`: the same sources make the same bytes, anywhere and any time, and no file is missing."""
 
 import hashlib
 import os
@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def build(copy: Path, mode: int, moment: int) -> dict[str, str]:
-    """Build in a copy whose files have other rights and times; return the files' digests."""
+    """Build in a copy whose files have different modes and times; return the files' digests."""
     names = ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "Makefile", "constraints.txt")
     copy.mkdir()
     for name in names:
@@ -45,14 +45,14 @@ def test_the_same_sources_make_the_same_bytes(tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         there = {name for name in archive.namelist() if name.startswith("bwtui/")}
         shared = {name for name in archive.namelist() if ".data/data/share/" in name}
-    # What is no module is looked for while bwtui runs: SQL, styles, locks.
+    # bwtui also needs files that are not modules: SQL, styles, locks.
     files = {path.relative_to(ROOT).as_posix() for path in (ROOT / "bwtui").rglob("*") if path.is_file()}
     assert there == {name for name in files if "__pycache__" not in name}
     assert len(shared) == sum(path.is_file() for path in (ROOT / "packaging" / "share").rglob("*"))
 
 
 def without_dependencies(wheel: Path, folder: Path) -> Path:
-    """Return a copy of a wheel that asks for nothing: 1 GB would say nothing more about its files."""
+    """Return a copy of a wheel without dependencies, which are 1 GB and irrelevant for its files."""
     folder.mkdir()
     copy = folder / wheel.name
     with zipfile.ZipFile(wheel) as read, zipfile.ZipFile(copy, "w") as written:
@@ -66,7 +66,7 @@ def without_dependencies(wheel: Path, folder: Path) -> Path:
 
 @pytest.mark.long
 def test_pipx_puts_man_pages_and_completions_where_they_are_looked_for(tmp_path: Path) -> None:
-    """As docs/install.md says; ``uv tool`` keeps them in its own folder."""
+    """docs/install.md describes this; ``uv tool`` keeps them in its own folder."""
     build(tmp_path / "sources", 0o644, 1_500_000_000)
     [wheel] = (tmp_path / "sources" / "dist").glob("*.whl")
     wheel = without_dependencies(wheel, tmp_path / "alone")
@@ -98,6 +98,6 @@ def test_pipx_puts_man_pages_and_completions_where_they_are_looked_for(tmp_path:
     at_home("pipx uninstall bwtui")
     assert not list(home.glob(".local/share/man/man1/*"))
     at_home(f"uv tool install --python {sys.executable} {wheel}")
-    # By PATH man finds nothing of uv's.
+    # man does not find uv's pages by PATH.
     assert at_home("man -w bwtui-connect || echo none") == "none"
     assert at_home('man -w -M "$(uv tool dir)/bwtui/share/man" bwtui-connect').endswith("bwtui-connect.1")

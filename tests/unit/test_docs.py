@@ -1,4 +1,4 @@
-"""The documentation: every page has its place, every link its target, every command can be given."""
+"""The documentation: every page is in the navigation, every link works, and every command can be parsed."""
 
 import re
 import subprocess
@@ -16,12 +16,12 @@ from tests.command_lines import commands, parsed, words
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
-#: What the site's front page promises, as it stands in its navigation.
+#: The promises of the site's front page, in the order of its navigation.
 TASKS = ["Debug", "Record", "Audit", "Heal", "Operate", "Move from Debezium", "Move from Bottled Water"]
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # It has no types.
-    """Passes over what is Python's."""
+    """Skip Python-specific tags."""
 
 
 _Loader.add_multi_constructor("!!python/", lambda *_: None)
@@ -29,14 +29,14 @@ _Loader.add_multi_constructor("tag:yaml.org,2002:python/", lambda *_: None)
 
 
 def navigation() -> list[Any]:
-    """Return the site's."""
+    """Return the site's navigation."""
     nav = yaml.load((ROOT / "mkdocs.yml").read_text(), _Loader)["nav"]
     assert isinstance(nav, list)
     return nav
 
 
 def named(part: Any) -> list[str]:
-    """Return the pages that a part of the navigation names."""
+    """Return the pages in a part of the navigation."""
     if isinstance(part, str):
         return [part]
     parts = part.values() if isinstance(part, dict) else part
@@ -66,7 +66,7 @@ def test_links_lead_somewhere(page: Path) -> None:
         name, _, anchor = target.partition("#")
         path = (page.parent / name).resolve() if name else page
         assert path.exists(), target
-        # What the site has not can't be linked from it.
+        # Pages of the site can't link to files outside of it.
         assert DOCS not in page.parents or path.is_relative_to(DOCS), target
         assert not anchor or path.suffix != ".md" or anchor in anchors(path), target
 
@@ -100,6 +100,6 @@ def test_what_is_no_command_is_found() -> None:
     found = [command for page in PAGES for command in commands(page.read_text())]
     assert len(found) > 70
     assert "bwtui verify --database --relay shop" in found
-    for wrong in ("bwtui verfiy ./shop", "bwtui doctor --relay shop", "bwtui slots drop"):
+    for wrong in ("bwtui verfiy ./shop", "bwtui slots list --relay shop", "bwtui slots drop"):
         with pytest.raises((click.UsageError, BwtuiError)):
             parsed(words(wrong))

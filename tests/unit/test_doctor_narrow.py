@@ -1,15 +1,18 @@
-"""``bwtui doctor`` and a publication of the user's own that has some of the tables."""
+"""``bwtui doctor`` with a user-managed publication that has only some of the tables."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 
 from bwtui.cli import doctor
+from bwtui.errors import RefusedError
 from bwtui.settings import RelaySettings
-from bwtui.source import publication, publication_coverage
+from bwtui.source import connection, preflight, publication, publication_coverage
 from bwtui.source.catalog import TableInfo
 from bwtui.source.connection import Connection
-from bwtui.source.doctor.advice import outside_publication
+from bwtui.source.doctor import outside_publication
+from bwtui.source.preflight import Check
 from bwtui.source.publication_coverage import Shortfall
 
 CONNECTION = Connection.__new__(Connection)
@@ -42,6 +45,8 @@ def test_a_table_outside_the_users_own_publication_is_a_note(monkeypatch: pytest
         "and 2 more"
     )
     assert "--table" in note.hint
+    # The reader is in doctor already.
+    assert "bwtui doctor" not in note.hint
 
 
 @pytest.mark.parametrize(
@@ -60,3 +65,29 @@ def test_a_listed_table_without_its_inserts_still_fails(monkeypatch: pytest.Monk
     assert results(monkeypatch, OWN, found, lacking("t1")) == {
         "table public.t0": "FAIL is published without its inserts"
     }
+
+
+@pytest.mark.parametrize("is_relays", [True, False])
+def test_a_slot_that_is_not_a_relays_is_not_to_be_dropped(
+    monkeypatch: pytest.MonkeyPatch, is_relays: bool
+) -> None:
+    """It has no publication, and the hint for a missing publication would drop a standby's slot."""
+
+    def refuse(message: str, hint: str) -> str:
+        raise RefusedError(message, hint)
+
+    checks = (
+        Check("slot", lambda: "will be resumed" if is_relays else refuse("slot f1 is a physical slot", "-s")),
+        Check("publications", lambda: refuse("slot f1 exists, but …", "run 'bwtui slots drop f1'")),
+    )
+    monkeypatch.setattr(preflight, "server_checks", lambda *_: checks)
+    info = SimpleNamespace(user="cdc", host="db", port=5432, dbname="shop")
+    server = SimpleNamespace(info=info, close=lambda: None)
+    monkeypatch.setattr(connection, "connect", lambda _: server)
+    results = {one.name: one for one in doctor._postgres(RelaySettings())}
+    assert results["tables are captured"].message == "not checked, see publications"
+    assert results["slot is free"].skipped is not is_relays
+    publications = results["publications"]
+    assert publications.skipped is not is_relays
+    assert publications.message == ("" if is_relays else "not checked, see slot")
+    assert any("slots drop" in one.error.hint for one in results.values() if one.error) is is_relays

@@ -1,4 +1,4 @@
-"""Ctrl-C ends a query of DuckDB, in whatever task of it the main thread is."""
+"""Ctrl-C ends a query of DuckDB, whatever task of the query the main thread runs."""
 
 import os
 import signal
@@ -14,13 +14,13 @@ from bwtui.cli.main import _plain_ends
 from bwtui.errors import Interrupted
 from bwtui.signals.duckdb_session import session
 
-#: Takes hours, and one task has no end before.
+#: Takes hours, and has one task that does not end earlier.
 ENDLESS = "select sum(hash(range)) from range(1000000000000)"
 
 
 @pytest.mark.parametrize("after", [0.02, 0.1, 0.3])
 def test_ctrl_c_within_a_query_is_an_interrupt(after: float) -> None:
-    """One is enough; DuckDB itself lets it pass where the main thread is in the middle of a task."""
+    """One Ctrl-C is enough; DuckDB itself ignores it while the main thread runs a task."""
     wakeup = signal.set_wakeup_fd(-1)
     signal.set_wakeup_fd(wakeup)
     interrupt = threading.Timer(after, os.kill, (os.getpid(), signal.SIGINT))
@@ -55,7 +55,7 @@ def test_the_first_ctrl_c_ends_a_process_that_queries() -> None:
 
 
 def test_a_ctrl_c_that_duckdb_sees_first_is_one() -> None:
-    """What it raises then takes the place of what the handler raised."""
+    """DuckDB's exception then replaces the handler's."""
     with pytest.raises(KeyboardInterrupt), session():
         raise RuntimeError("Query interrupted")
     with pytest.raises(RuntimeError, match="another"), session():

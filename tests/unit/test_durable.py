@@ -1,4 +1,4 @@
-"""A file of ours is there whole, or as it was."""
+"""A file is either written completely or unchanged."""
 
 import os
 import stat

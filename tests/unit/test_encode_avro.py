@@ -1,4 +1,4 @@
-"""The framed Avro of a table's rows, against fastavro as an independent reader."""
+"""Compare the framed Avro of a table's rows with fastavro as an independent reader."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""Conversion out of an encoding with characters of more bytes."""
+"""Conversion from a multibyte encoding."""
 
 import tracemalloc
 
@@ -6,7 +6,7 @@ from bwtui.source.encoding import decoder
 
 
 def asked(sql: str) -> list[tuple[str, str]]:
-    """Answer as PostgreSQL would, if EUC_JP had four characters; one of them of two code points."""
+    """Answer as PostgreSQL would if EUC_JP had four characters; one of them has two code points."""
     table = {"a4a2": "あ", "8eb1": "ｱ", "8fb0a1": "丂", "a4f7": "か゚", "abda": "゚"}
     return [(",".join(f"{raw} {text.encode().hex()}" for raw, text in table.items()), "")]
 
@@ -20,7 +20,7 @@ def test_characters_of_different_lengths() -> None:
 
 
 def test_a_large_text_takes_memory_in_proportion() -> None:
-    """Less than 12 bytes a byte; and wherever it is cut, no character is."""
+    """The limit is 12 bytes per byte; no split of the text breaks a character."""
     decode = decoder("EUC_JP", "of this test", asked)
     assert decode is not None
     part, text = b"\xa4\xa2" * 3 + b"\x8f\xb0\xa1" + b"-", "あ" * 3 + "丂" + "-"

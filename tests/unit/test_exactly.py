@@ -18,14 +18,14 @@ from bwtui.model.position import Position, RecordedPosition
 from bwtui.relay.exactly_once.position_store import PositionStore
 from bwtui.relay.exactly_once.rejected_row_finder import RejectedRowFinder
 from bwtui.relay.exactly_once.transactional_stream import TransactionalStream
+from bwtui.relay.recorder import NullRecorder
 from bwtui.relay.run_state import RunState
-from bwtui.relay.session_loop import SessionLoop
+from bwtui.relay.session import SessionLoop
 from bwtui.relay.slot_checkpoint import SlotCheckpointStore
 from bwtui.settings import RelaySettings
 from bwtui.sink.kafka import KafkaService, KafkaSink
-from bwtui.sink.position_topic import PositionTopic
-from bwtui.sink.transactions import TransactionalSink
-from bwtui.source.raw.timeline import ServerIdentity
+from bwtui.sink.transactions import PositionTopic, TransactionalSink
+from bwtui.source.raw_stream import ServerIdentity
 from tests.waiting import eventually
 
 SETTINGS = RelaySettings(slot="bottledwater")
@@ -33,28 +33,25 @@ IDENTITY = ("7", "shop", "bottledwater")
 
 
 def exactly() -> PositionStore:
-    """What a run knows, without a connection."""
+    """A run's position store, without a connection."""
     return PositionStore(SETTINGS, TransactionalSink(SETTINGS), b"session1")
 
 
 def server(timeline: int, *forks: tuple[int, int]) -> ServerIdentity:
-    """A server of the cluster."""
     return ServerIdentity("7", timeline, forks, 0x9000, False)
 
 
 def begin(known: PositionStore, position: Position) -> None:
-    """Begin a session, in which Kafka says ``position``."""
+    """Begin a session for which Kafka has ``position``."""
     once = cast(Any, object.__new__(TransactionalStream))
     once._sink, once._policy = SimpleNamespace(refused=[]), SimpleNamespace(is_sought=False)
-    # What this process sent, long ago, says nothing of what Kafka has.
+    # The LSN that this process sent long ago does not show what Kafka has.
     memory = SimpleNamespace(last=SimpleNamespace(sent=lambda: 0x100), remember_sent=lambda lsn: None)
-    once._context, once._exactly = SimpleNamespace(checkpoint=memory, recorder=None), known
+    once._context, once._exactly = SimpleNamespace(checkpoint=memory, recorder=NullRecorder()), known
     once._inner = SimpleNamespace(begin_session=lambda stream: None)
     once._begin = lambda *, is_careful, is_new_pass: position
-    handlers = dict.fromkeys(map(ord, "BCIUDTYOM"), lambda data: None)
-    rows = SimpleNamespace()
     once.begin_session(
-        SimpleNamespace(careful_until=0, without_care=lambda: None, handlers=handlers, rows=rows)
+        SimpleNamespace(careful_until=0, leave_careful_mode=lambda: None, filters=[], rows=SimpleNamespace())
     )
 
 
@@ -77,7 +74,7 @@ def test_what_this_server_has_in_its_place_is_not_left_out(now: ServerIdentity) 
 
 
 def test_positions_say_which_history_they_are_of() -> None:
-    now = exactly().mine(0x800, None, 0, 0x800, server(2, (1, 0x700)))
+    now = exactly().covering(0x800, None, 0, 0x800, server(2, (1, 0x700)))
     assert (now.timeline, now.forks) == (2, ((1, 0x700),))
     assert Position.from_json(now.to_json()) == now
 
@@ -90,7 +87,7 @@ def marked(
     at_boundary: bool,
     recorded: RecordedPosition | None = None,
 ) -> Position:
-    """Return the position of what was sent when the stream stands at a change; Kafka keeps it so."""
+    """Return the position for a stream that is at a change, as Kafka stores it."""
     once = cast(Any, object.__new__(TransactionalStream))
     once._exactly = known
     recorder = SimpleNamespace(recorded=lambda *, is_new_pass: recorded)
@@ -103,7 +100,7 @@ def marked(
 def test_a_position_counts_the_changes_of_a_transaction_that_is_whole() -> None:
     known = exactly()
     known.position = Position(*IDENTITY, 1, 0x700, changes=4)
-    # Rows beside the stream leave it where it is.
+    # Backfilled rows do not move it.
     now = marked(known, 0x700, 0, at_boundary=True)
     assert (now.lsn, now.changes) == (0x700, 4)
     now = marked(known, 0x800, 7, at_boundary=True)
@@ -124,13 +121,13 @@ def test_a_position_of_an_older_relay_counts_nothing() -> None:
 
 
 def test_keys_are_read_back_out_of_open_transactions_too() -> None:
-    """A snapshot's own is open while it looks for what an earlier one has left."""
+    """A snapshot's own transaction is open while it looks for leftovers of an earlier one."""
     reader = KafkaService(SETTINGS, KafkaSink(SETTINGS)).reader
     assert reader._config["isolation.level"] == "read_uncommitted"
 
 
 class Thread:
-    """Makes a call later than it is waited for."""
+    """Makes a call later than its caller waits."""
 
     def __init__(self) -> None:
         self.call: Callable[[], Any] | None = None
@@ -141,7 +138,7 @@ class Thread:
 
 
 def recalled(folder: Path, settings: RelaySettings = SETTINGS) -> tuple[PositionStore, Any]:
-    """What a run knows that has asked a Kafka which knows nothing; and what was done there."""
+    """Return the position store of a run whose Kafka has no position, and a record of its requests."""
     known = PositionStore(settings, TransactionalSink(settings), b"session1")
     kafka = SimpleNamespace(connected=[], last=lambda key: None, prepare=lambda: None, topic="positions")
     known._positions = cast(Any, kafka)
@@ -172,7 +169,7 @@ def test_a_beginning_that_is_given_up_meanwhile_writes_no_position(tmp_path: Pat
     thread = Thread()
 
     def last(key: bytes) -> None:
-        # While the position is read.
+        # This happens while the position is read.
         given_up.set()
 
     with pytest.raises(ConnectionFailed):
@@ -247,7 +244,7 @@ def test_a_flush_sends_what_would_wait_for_longer_than_a_stop(linger: int) -> No
 
 
 class OnDisk:
-    """A recording that is on the disk when somebody says so."""
+    """A recording that is on disk once the test says so."""
 
     def __init__(self) -> None:
         self.is_kept = False
@@ -258,7 +255,7 @@ class OnDisk:
         self.committed = True
 
     def produce(self, *record: Any) -> None:
-        """Take the position."""
+        """Accept the position."""
 
     def poll(self, timeout: float) -> int:
         return 0
@@ -275,7 +272,7 @@ def test_kafka_commits_what_is_on_the_recordings_disk_and_nothing_else() -> None
     sink.commit_when_due()
     sink.poll(0.01)
     assert not recorded.committed and not sink.is_clean
-    # What comes meanwhile is of the next transaction.
+    # Messages sent meanwhile belong to the next transaction.
     sink.send("topic", [(b"k", b"v", 0, None)], DeliverySpan())
     assert sink.has_uncommitted
     sink._next.clear()
@@ -285,7 +282,7 @@ def test_kafka_commits_what_is_on_the_recordings_disk_and_nothing_else() -> None
 
 
 class Reporting(OnDisk):
-    """A producer with reports that nobody has taken."""
+    """A producer with unread delivery reports."""
 
     def __init__(self, reports: int) -> None:
         super().__init__()
@@ -344,19 +341,19 @@ def test_what_is_delivered_is_reported_one_by_one_only_to_those_who_note_it(
     span = DeliverySpan()
     sink.send("topic", [(b"k", b"v", 0, None), (b"l", b"w", 0, None)], span)
     sink.send("topic", [(b"k", b"x", 0, None)], span)
-    # The transaction's own end is one more, but for a snapshot, which its slot confirms.
+    # The end of the transaction counts as one more, except for a snapshot, which its slot confirms.
     assert span.pending == (1 if is_quiet else 3 if is_snapshot else 4)
 
 
 class Taking(OnDisk):
-    """A producer that takes messages, and nothing comes back yet."""
+    """A producer that accepts messages and reports nothing yet."""
 
     def begin_transaction(self) -> None:
-        """Begin one."""
+        """Do nothing."""
 
 
 class Slow(OnDisk):
-    """A producer whose commit goes on until somebody lets it end; meanwhile nothing can be aborted."""
+    """A producer whose commit blocks until released; meanwhile nothing can be aborted."""
 
     def __init__(self, error: KafkaException | None) -> None:
         super().__init__()
@@ -371,7 +368,7 @@ class Slow(OnDisk):
         raise KafkaException(KafkaError(KafkaError._PREV_IN_PROGRESS))
 
     def purge(self, in_queue: bool = True, in_flight: bool = True) -> None:
-        """Nothing is in it."""
+        """Do nothing: the queue is empty."""
 
 
 @pytest.mark.parametrize("code", [None, KafkaError._TIMED_OUT, KafkaError._FENCED])
@@ -398,7 +395,7 @@ def test_a_commit_that_gets_through_while_all_is_called_back_counts(
 
 
 def waiting_on_a_disk_that_fails() -> tuple[Any, Any, Callable[[], bool]]:
-    """A sink whose commit waits for the disk, a recorder that knows the disk has failed, and who gives up."""
+    """Return a sink whose commit waits for the disk, a recorder with a failed disk, and a give-up check."""
 
     def settle(*, idle: bool) -> None:
         raise StateFailed("the recording can't be written", "free disk space")
@@ -421,7 +418,7 @@ def test_a_disk_that_fails_ends_the_search_for_a_row_that_kafka_refuses() -> Non
 def test_a_disk_that_fails_ends_the_waiting_for_what_is_in_flight() -> None:
     sink, recorder, is_enough = waiting_on_a_disk_that_fails()
     report, session = RunState(), cast(Any, object.__new__(SessionLoop))
-    session._report = SimpleNamespace(account=report.account, take_deliveries=lambda sink: None)
+    session._report = SimpleNamespace(clock=report.clock, take_deliveries=lambda sink: None)
     session._context = SimpleNamespace(
         sink=sink, recorder=recorder, position_store=exactly(), stop_requested=is_enough
     )

@@ -1,4 +1,4 @@
-"""What status and doctor say of --exactly-once."""
+"""Output of status and doctor about --exactly-once."""
 
 import time
 from dataclasses import replace
@@ -11,8 +11,7 @@ from bwtui.cli.status import _in_full
 from bwtui.errors import ServiceRefused
 from bwtui.model.status import ExactlyOnceStatus, Status
 from bwtui.settings import RelaySettings
-from bwtui.sink.transaction_checks import judged
-from bwtui.sink.transaction_commits import CommitStatistics
+from bwtui.sink.transactions import CommitStatistics, judged
 from bwtui.tui.state import ScreenSnapshot
 from bwtui.tui.widgets.pipeline import _commits
 
@@ -21,10 +20,10 @@ SETTINGS = RelaySettings(slot="shop", exactly_once=True)
 
 def test_commits_are_told_of_the_last_ten_seconds() -> None:
     commits = CommitStatistics()
-    assert commits.told("id", "topic") == ExactlyOnceStatus("id", "topic")
+    assert commits.status("id", "topic") == ExactlyOnceStatus("id", "topic")
     for seconds in (0.02, 0.01, 0.5):
         commits.note(time.monotonic() - seconds)
-    told = commits.told("id", "topic")
+    told = commits.status("id", "topic")
     assert (told.commits, told.commits_per_second) == (3, 0.3)
     assert told.commit_p50 == pytest.approx(0.02, abs=0.01)
     assert told.commit_p99 == pytest.approx(0.5, abs=0.01)
@@ -51,9 +50,9 @@ def test_status_says_it_in_json_and_in_words() -> None:
 def test_the_pipeline_says_it(p50: float | None, as_of: float | None, says: list[str]) -> None:
     said = ExactlyOnceStatus("id", "topic", 1_234, 8.5, p50, p50)
     status = Status(state="streaming", name="shop", slot="shop", exactly_once=said)
-    picture = cast(ScreenSnapshot, SimpleNamespace(as_of=as_of))
-    assert [part.plain for part in _commits(picture, status)] == says
-    assert _commits(picture, replace(status, exactly_once=None)) == []
+    snapshot = cast(ScreenSnapshot, SimpleNamespace(as_of=as_of))
+    assert [part.plain for part in _commits(snapshot, status)] == says
+    assert _commits(snapshot, replace(status, exactly_once=None)) == []
 
 
 def test_doctor_says_what_the_brokers_allow() -> None:

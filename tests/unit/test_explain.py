@@ -1,4 +1,4 @@
-"""Explain a key: every change of it, also those in which the key itself was changed."""
+"""Explain a key: all of its changes, including those that changed the key itself."""
 
 from contextlib import closing
 from pathlib import Path
@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from bwtui.errors import DamagedRecording
-from bwtui.recording.fields import differences, key_text
-from bwtui.recording.reading import explain as module
-from bwtui.recording.reading.explain import KeyHistory, RowKey, explain, key_before, key_of, row_before
-from bwtui.recording.reading.reader import open_recording
+from bwtui.recording import explain as module
+from bwtui.recording.change import differences, key_text
+from bwtui.recording.explain import KeyHistory, RowKey, explain, key_before, key_of, row_before
+from bwtui.recording.reader import open_recording
 from bwtui.recording.view import RecordingView
 from tests.recorded_shop import AUDIT, ORDERS, PRODUCTS, MemoryRecording, Tape, shop_recording
 from tests.recorded_stream import Stream, table
@@ -64,7 +64,7 @@ def test_a_tombstone_that_was_put_in_belongs_to_its_key(tmp_path: Path) -> None:
     with closing(open_recording(tmp_path)) as recording:
         found = {key: story_of(recording, "public.orders", key) for key in (b"1", b"2", b"7")}
     steps = {key: [step.operation for step in story.steps] for key, story in found.items()}
-    # Of a key of which no row was sent nobody knows the bytes.
+    # A key without sent rows has no known bytes.
     assert steps == {b"1": ["backfill"], b"2": ["backfill", "cleanup"], b"7": []}
 
 

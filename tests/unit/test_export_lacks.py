@@ -1,4 +1,4 @@
-"""What a recording lacks, and an export that finds nothing: said in the file, and on stderr."""
+"""Incomplete recordings and empty exports: a note on stderr."""
 
 import stat
 from pathlib import Path
@@ -7,9 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from bwtui.cli.main import cli
-from bwtui.recording.export.sql_columns import became
 from tests.recorded_stream import Stream, table
-from tests.recording_double import relation
 
 A, B = table(1, "a"), table(2, "b")
 
@@ -19,8 +17,8 @@ def run(*args: str) -> tuple[int, str, list[str]]:
     return result.exit_code, result.stdout, result.stderr.splitlines()
 
 
-def export(folder: Path, *args: str, form: str = "jsonl") -> tuple[int, str, list[str]]:
-    return run("export", str(folder), "--format", form, *args)
+def export(folder: Path, *args: str) -> tuple[int, str, list[str]]:
+    return run("export", str(folder), "--format", "jsonl", *args)
 
 
 def record(folder: Path, *, snapshot: bool = True, **settings: int) -> Stream:
@@ -42,17 +40,16 @@ def record(folder: Path, *, snapshot: bool = True, **settings: int) -> Stream:
 
 def test_a_whole_recording_is_exported_without_a_word(tmp_path: Path) -> None:
     record(tmp_path / "r").stop()
-    assert export(tmp_path / "r", form="sql")[::2] == (0, [])
+    assert export(tmp_path / "r")[::2] == (0, [])
 
 
 def test_a_recording_without_a_snapshot(tmp_path: Path) -> None:
     record(tmp_path / "r", snapshot=False).stop()
-    code, out, err = export(tmp_path / "r", form="sql")
+    code, _, err = export(tmp_path / "r")
     assert (code, err) == (0, ["note: the recording has no snapshot: rows from before it began are missing"])
-    assert "-- the recording has no snapshot" in out
 
 
-def test_a_gap_and_what_it_cuts_off(tmp_path: Path) -> None:
+def test_a_gap(tmp_path: Path) -> None:
     stream = record(tmp_path / "r")
     stream.change("insert", A, 50, b"half of a transaction")
     stream.stop()
@@ -62,30 +59,25 @@ def test_a_gap_and_what_it_cuts_off(tmp_path: Path) -> None:
     stream.change("insert", B, 60, b"behind the gap")
     stream.commit()
     stream.stop()
-    code, out, err = export(tmp_path / "r", form="sql")
-    lines = [line for line in out.partition("half of")[2].splitlines() if not line.startswith("BEGIN")][1:4]
-    assert lines[0] == "COMMIT;"
-    assert lines[1].endswith(" may be cut off by the gap that follows") and lines[1].startswith("-- ")
-    assert lines[2].startswith("-- gap: some changes that commit after 0/")
-    assert code == 0
-    assert [line.partition(" ")[2].split()[0] for line in err] == ["some", "1"]
-    assert "1 transaction may be cut off by a gap" in err[1]
+    code, _, err = export(tmp_path / "r")
+    assert code == 0 and len(err) == 1
+    assert err[0].startswith("note: some changes that commit after 0/")
 
 
 def test_a_transaction_that_is_open_at_the_end(tmp_path: Path) -> None:
     stream = record(tmp_path / "r")
     stream.change("insert", A, 50, b"half of a transaction")
     stream.stop()
-    code, out, err = export(tmp_path / "r", form="sql")
+    code, _, err = export(tmp_path / "r")
     assert code == 0 and len(err) == 1 and "was recorded incompletely" in err[0]
-    assert err[0].replace("note:", "--") in out
 
 
 def test_a_recording_that_was_not_finished(tmp_path: Path) -> None:
     stream = record(tmp_path / "r")
     assert "note: the recording is being written: later changes are missing" in export(tmp_path / "r")[2]
     stream.recorder._before.release()
-    assert any("is unfinished: 'bwtui recording recover'" in line for line in export(tmp_path / "r")[2])
+    recover = f"'bwtui recording recover {tmp_path / 'r'}'"
+    assert any(f"is unfinished: {recover}" in line for line in export(tmp_path / "r")[2])
 
 
 def test_the_first_segments_may_be_gone(tmp_path: Path) -> None:
@@ -117,10 +109,9 @@ def test_the_first_segments_may_be_gone(tmp_path: Path) -> None:
         (("--from-lsn", "F/0"), "no change matches --from-lsn"),
     ],
 )
-@pytest.mark.parametrize("form", ["jsonl", "sql"])
-def test_nothing_found_is_said(tmp_path: Path, args: tuple[str, ...], note: str, form: str) -> None:
+def test_nothing_found_is_said(tmp_path: Path, args: tuple[str, ...], note: str) -> None:
     record(tmp_path / "r").stop()
-    assert export(tmp_path / "r", *args, form=form)[::2] == (0, [f"note: {note}"])
+    assert export(tmp_path / "r", *args)[::2] == (0, [f"note: {note}"])
 
 
 @pytest.mark.parametrize(
@@ -132,40 +123,11 @@ def test_nothing_found_is_said(tmp_path: Path, args: tuple[str, ...], note: str,
 )
 def test_ranges_that_end_before_they_begin(tmp_path: Path, args: tuple[str, ...], what: str) -> None:
     record(tmp_path / "r").stop()
-    assert export(tmp_path / "r", *args)[::2] == (
-        2,
-        [f"bwtui: error: --from-{what} is later than --to-{what}", "hint: swap the two values"],
-    )
+    code, _, (error, _) = export(tmp_path / "r", *args)
+    assert code == 2 and f"--from-{what} is later than --to-{what}" in error
 
 
 def test_an_export_is_for_its_owner_alone(tmp_path: Path) -> None:
     record(tmp_path / "r").stop()
     export(tmp_path / "r", "-o", str(tmp_path / "x"))
     assert stat.S_IMODE((tmp_path / "x").stat().st_mode) == 0o600
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "renamed", "dropped", "added"),
-    [
-        ("id:1 a:2", "id:1 b:2", "a>b", "", ""),
-        ("id:1 a:2", "id:1 b:3", "", "a", "b"),
-        ("id:1 a:2", "id:1 a:3", "", "", ""),
-        ("id:1 a:2 b:3", "id:1 b:3 a:3", "", "a", "a"),
-        ("id:1 a:2 b:3", "id:1 b:2 a:3", "a>b b>a", "", ""),
-        ("id:1 a:2 b:2", "id:1 b:2 a:2", "", "a", "a"),
-        ("id:1 a:2 b:3 n:4", "id:1 b:3 a:4", "n>a", "a", ""),
-        ("id:1 a:2 b:2", "id:1 c:2 d:2", "a>c b>d", "", ""),
-        ("id:1 c:2", "id:1 b:2 c:2", "", "", "b"),
-        ("a:1 b:2 c:3", "c:3", "", "a b", ""),
-        ("", "a:1", "", "", "a"),
-    ],
-)
-def test_what_became_of_columns(old: str, new: str, renamed: str, dropped: str, added: str) -> None:
-    before, after = (
-        relation("t", [(name, int(kind)) for name, _, kind in (one.partition(":") for one in text.split())])
-        for text in (old, new)
-    )
-    found = became(before.columns, after.columns)
-    assert " ".join(f"{a.name}>{b.name}" for a, b in found.renamed) == renamed
-    assert " ".join(column.name for column in found.dropped) == dropped
-    assert " ".join(column.name for column in found.added) == added

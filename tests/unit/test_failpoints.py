@@ -1,4 +1,4 @@
-"""Failpoints: nothing without the variable, and with it one act at one point."""
+"""Failpoints: no effect without the variable, and one action at one point with it."""
 
 import importlib
 import subprocess
@@ -13,7 +13,7 @@ from bwtui.relay.process.failpoints import EFFECTS, NAMES, arm
 
 
 def targets() -> dict[str, Any]:
-    """Return every function that a failpoint stands at."""
+    """Return every function that has a failpoint."""
     found = {}
     for effect, path in EFFECTS.items():
         module, _, names = path.partition(":")

@@ -5,9 +5,9 @@ from typing import Any
 
 from confluent_kafka import KafkaError
 
-from bwtui.sink.base import Message, MessageTuple
-from bwtui.sink.delivery_reports import Callback
-from bwtui.sink.first_requests import FirstRequests, Refuse
+from bwtui.sink.delivery import Callback
+from bwtui.sink.destination import Message, MessageTuple
+from bwtui.sink.kafka import FirstRequests, Refuse
 
 FATAL = KafkaError(KafkaError._FATAL)
 
@@ -23,7 +23,7 @@ class Delivered:
 
 
 class Producer:
-    """Takes messages, and reports them when told to."""
+    """Accepts messages, and reports them on request."""
 
     def __init__(self, partitions: int) -> None:
         self.partitions = partitions
@@ -39,7 +39,7 @@ class Producer:
         return True
 
     def report(self, error: KafkaError | None = None) -> None:
-        """Report the oldest message under way."""
+        """Report the oldest pending message."""
         message, callback = self.under_way.pop(0)
         if error is None:
             self.taken.append(message)
@@ -70,7 +70,7 @@ def test_a_key_of_unknown_partition_goes_alone() -> None:
         first.pump(producer.put)
         sizes.append([m[0] for m, _ in producer.under_way])
         producer.report()
-    # Key 4 is of a partition that is known by then, which nobody knows; the second 2 is, and goes with it.
+    # Key 4 is in the same partition as key 2, but the gate can't know that. The second key 2 is sent with it.
     assert sizes[:3] == [[b"\2"], [b"\4", b"\2"], [b"\2", b"\1"]]
     assert first.is_open
     assert [m[0] for m in producer.taken] == [bytes([key]) for key in (2, 4, 2, 1, 3)]
@@ -87,16 +87,16 @@ def test_messages_without_a_key_have_no_order() -> None:
 
 def test_keys_of_known_partitions_need_not_wait() -> None:
     producer, first = Producer(2), FirstRequests(2)
-    assert first.knows([message(None), message(None)])
-    assert not first.knows([message(None), message(4)])
+    assert first.may_send([message(None), message(None)])
+    assert not first.may_send([message(None), message(4)])
     first.add(message(4), nothing, refused)
     first.pump(producer.put)
     first.add(message(6), nothing, refused)
     producer.report()
-    # Key 4 is known by now, but another one waits, perhaps for an older row.
-    assert not first.knows([message(4)])
+    # Key 4's partition is known now, but another message with that key waits, which may be older.
+    assert not first.may_send([message(4)])
     first.pump(producer.put)
-    assert first.knows([message(4), message(None)]) and not first.knows([message(6)])
+    assert first.may_send([message(4), message(None)]) and not first.may_send([message(6)])
     assert not first.is_open
 
 

@@ -1,4 +1,4 @@
-"""The lock of a recording's folder: one process has it, also while another gives it back."""
+"""The lock of a recording's folder: only one process has it, even while another releases it."""
 
 import contextlib
 import os
@@ -12,7 +12,7 @@ import pytest
 from bwtui.errors import RefusedError
 from bwtui.recording.folder import LOCK, FolderLock
 
-#: Takes the lock and gives it back, again and again; says so where somebody else has it at the same time.
+#: Repeatedly takes and releases the lock; reports when two processes have it at the same time.
 _WORKER = """
 import os, sys, time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Topics folded to the latest record of each key: what does not grow with missing keys times all keys."""
+"""Folding topics to the latest record of each key takes no time per pair of missing key and key."""
 
 import time
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from typing import Any, cast
 import duckdb
 import pytest
 
-from bwtui.audit.decoding import Schemas
+from bwtui.audit.canonical_values import Schemas
 from bwtui.source.connection import Connection
 from bwtui.verify import folding
 from bwtui.verify.folding import Fold
@@ -28,7 +28,7 @@ def test_missing_keys_in_other_bytes_are_found_at_once(monkeypatch: pytest.Monke
     shape = TableShape(ComparedTable("public", "t", "shop.t", ("id",), ("id",)), {"id": ""}, False, True)
     with duckdb.connect() as store:
         fold = Fold(store, {}, Schemas({}, _refused))
-        # The first key is there in its own bytes, too, but deleted; the second is not.
+        # The first key's original bytes are in the topic, too, but deleted; the second key's are not.
         store.execute(
             """insert into latest
                select 'shop.t', concat('["', i, '"]', chr(1), 'old'), 0, i, 0, 'v'::blob, 'k'::blob
@@ -40,7 +40,7 @@ def test_missing_keys_in_other_bytes_are_found_at_once(monkeypatch: pytest.Monke
         )
         begin = time.monotonic()
         fold.compare(cast(Connection, None), shape, again=False, is_last=False)
-        # By pairs it takes more than half a minute.
+        # Comparing pairs takes more than half a minute.
         assert time.monotonic() - begin < 12
         query = "select class, note is not null, count(*) from differing group by all order by all"
         assert store.execute(query).fetchall() == [

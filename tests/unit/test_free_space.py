@@ -1,4 +1,4 @@
-"""The room on the disk of a recording is told without waiting for a disk that hangs."""
+"""The free space on a recording's disk is reported without waiting for a hung disk."""
 
 import os
 import threading
@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bwtui.recording import free_space
-from bwtui.recording.free_space import FreeSpace
-from bwtui.recording.resume import ResumePoint, continue_in
+from bwtui.recording import resume
+from bwtui.recording.resume import FreeSpace, ResumePoint, continue_in
 from tests.waiting import eventually
 
 
@@ -35,11 +34,11 @@ def test_what_is_known_is_told_while_the_disk_hangs(tmp_path: Path, disk: thread
     assert found
     before = threading.active_count()
     disk.clear()
-    space._looked_at -= 1
+    space._queried_at -= 1
     begun = time.monotonic()
     assert [space.bytes() for _ in range(20)] == [found] * 20
     assert time.monotonic() - begun < 5
-    # One asks, and no more than one.
+    # Only one thread asks.
     assert threading.active_count() == before + 1
     disk.set()
     eventually("it has answered", space._done.is_set)
@@ -50,7 +49,7 @@ def test_an_old_result_of_a_disk_that_hangs_is_not_shown(tmp_path: Path, disk: t
     space = FreeSpace(tmp_path)
     assert space.bytes()
     disk.clear()
-    space._looked_at -= 60
+    space._queried_at -= 60
     assert space.bytes() is None
     disk.set()
     eventually("it has answered", space._done.is_set)
@@ -60,8 +59,8 @@ def test_an_old_result_of_a_disk_that_hangs_is_not_shown(tmp_path: Path, disk: t
 def test_who_asks_beside_the_first_waits_for_its_answer(
     tmp_path: Path, disk: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two threads look at a relay that has just begun: 0 would be a disk that is full."""
-    monkeypatch.setattr(free_space, "_PATIENCE_SECONDS", 30.0)
+    """Two threads request the status of a relay that has just started: 0 would mean a full disk."""
+    monkeypatch.setattr(resume, "_PATIENCE_SECONDS", 30.0)
     space = FreeSpace(tmp_path)
     disk.clear()
     first = threading.Thread(target=space.bytes)
@@ -73,7 +72,7 @@ def test_who_asks_beside_the_first_waits_for_its_answer(
 
 
 def test_of_a_folder_that_is_gone_the_room_is_not_known(tmp_path: Path) -> None:
-    """0 would be a disk that is full."""
+    """0 would mean a full disk."""
     assert FreeSpace(tmp_path / "gone").bytes() is None
 
 

@@ -1,4 +1,4 @@
-"""What a look at the groups says where there are none, and where one can't be asked of."""
+"""The consumer groups view without groups, and with a group that can't be queried."""
 
 from concurrent.futures import Future
 from types import SimpleNamespace
@@ -17,7 +17,7 @@ def answer(value: Any) -> Future[Any]:
 
 
 class Admin:
-    """Groups that have read one message of two; the real client takes no empty name either."""
+    """Groups that have read one message of two; like the real client, it rejects an empty name."""
 
     def __init__(self, *names: str) -> None:
         self._names = names
@@ -46,8 +46,8 @@ class Admin:
 
 def look(*names: str) -> Consumers:
     reader = GroupReader({})
-    reader._asked = lambda: Admin(*names)  # type: ignore[assignment, method-assign, return-value]
-    return reader.look(["t"])
+    reader._ready_client = lambda: Admin(*names)  # type: ignore[assignment, method-assign, return-value]
+    return reader.poll(["t"])
 
 
 def test_a_group_without_a_name_does_not_hide_the_others() -> None:

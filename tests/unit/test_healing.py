@@ -1,4 +1,4 @@
-"""A heal: what is looked at again before a slot is dropped, and when the new one counts as made."""
+"""A heal: checks before a slot is dropped, and when the new slot counts as created."""
 
 import sys
 import threading
@@ -16,20 +16,19 @@ from bwtui.errors import ConnectionFailed, Indeterminate, RefusedError, SlotLost
 from bwtui.model.lsn import format_lsn
 from bwtui.relay.backfill.store import BackfillStore
 from bwtui.relay.context import RelayContext
-from bwtui.relay.coverage.ledger import Coverage
 from bwtui.relay.engine import RelayEngine
-from bwtui.relay.healing import comparison, healing, slot_recreation
-from bwtui.relay.healing.comparison import HealComparison
-from bwtui.relay.healing.heal_state import HealStateStore
-from bwtui.relay.healing.healing import Healing
+from bwtui.relay.healing import heal
+from bwtui.relay.healing.coverage_ledger import Coverage
+from bwtui.relay.healing.heal import HealComparison, Healing, HealStateStore
+from bwtui.relay.recorder import NullRecorder
 from bwtui.relay.run_state import RunState
-from bwtui.relay.session_loop import SessionLoop
+from bwtui.relay.session import SessionLoop
 from bwtui.relay.slot_checkpoint import SlotCheckpointStore
 from bwtui.settings import RelaySettings
 from bwtui.source import publication
 from bwtui.source import slot as source_slot
 from bwtui.source.connection import Connection
-from bwtui.source.raw.timeline import ServerIdentity
+from bwtui.source.raw_stream import ServerIdentity
 from bwtui.source.slot import SlotState
 from tests.waiting import eventually
 
@@ -51,7 +50,7 @@ def server(
 
 
 class World:
-    """The server that answers, and the relay's own folder."""
+    """The answering server, and the relay's own folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -69,10 +68,10 @@ class World:
         return MADE, ("bwtui_orders",)
 
     def relay(self) -> Healing:
-        """What a start makes."""
+        """A heal as the relay creates it at its start."""
         return Healing(self.settings, RunState(), self.folder, lambda: False)
 
-    def context(self, recorder: object = None, report: RunState | None = None) -> RelayContext:
+    def context(self, recorder: object = NullRecorder(), report: RunState | None = None) -> RelayContext:
         calls = BlockingCalls(lambda _: None)
         context = SimpleNamespace(
             checkpoint=self.memory,
@@ -89,12 +88,12 @@ class World:
         return cast(RelayContext, context)
 
     def wait(self, seconds: float) -> None:
-        """A second of waiting, in which another server comes to answer."""
+        """Wait a second, during which a different server becomes available."""
         self.server = server()
 
     @property
     def due(self) -> HealStateStore:
-        """What is on the disk."""
+        """The heal state on disk."""
         return HealStateStore(self.folder, IDENTITY)
 
 
@@ -102,12 +101,12 @@ class World:
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     made = World(tmp_path)
     session = SimpleNamespace(close=lambda: None, server_version=180000)
-    monkeypatch.setattr(healing, "server_and_database", lambda connection: IDENTITY[:2])
-    monkeypatch.setattr(healing, "connect", lambda dsn: session)
-    monkeypatch.setattr(healing, "interruptible", lambda *_: nullcontext())
-    monkeypatch.setattr(healing, "obstacle_to_make", lambda *_: None)
-    monkeypatch.setattr(healing, "make", made.make)
-    monkeypatch.setattr(slot_recreation, "_server", lambda *_: made.server)
+    monkeypatch.setattr(heal, "server_and_database", lambda connection: IDENTITY[:2])
+    monkeypatch.setattr(heal, "connect", lambda dsn: session)
+    monkeypatch.setattr(heal, "interruptible", lambda *_: nullcontext())
+    monkeypatch.setattr(heal, "obstacle_to_make", lambda *_: None)
+    monkeypatch.setattr(heal, "make", made.make)
+    monkeypatch.setattr(heal, "_server", lambda *_: made.server)
     monkeypatch.setattr(source_slot, "slot_state", lambda *_: made.slot)
     monkeypatch.setattr(source_slot, "check_readable", lambda *_: None)
     monkeypatch.setattr(publication, "existing", lambda *_: ("bwtui_orders",))
@@ -118,7 +117,7 @@ CONNECTION = cast(Connection, SimpleNamespace(server_version=180000))
 
 
 class Recording:
-    """A recording that has more than this history, or not."""
+    """A recording that does or does not hold more than this history."""
 
     def __init__(self, *, refuses: bool) -> None:
         self.refuses = refuses
@@ -134,19 +133,22 @@ def test_open_transactions_are_named_while_the_slot_is_recreated(
     report, activities = RunState(), list[str]()
 
     def make(*_: object) -> tuple[int, tuple[str, ...]]:
-        activities.append(report.account.turn().activity)
+        activities.append(report.clock.turn().activity)
         return world.make()
 
-    monkeypatch.setattr(healing, "make", make)
+    monkeypatch.setattr(heal, "make", make)
     world.slot = None
-    before = report.account.turn().activity
+    before = report.clock.turn().activity
     Healing(world.settings, report, world.folder, lambda: False).prepare(CONNECTION)
     assert activities == ["slot"]
-    assert report.account.turn().activity == before
+    assert report.clock.turn().activity == before
+    (notice,) = report.errors()
+    assert f"recreated slot orders at {format_lsn(MADE)} " in notice.message
+    assert "slot orders is missing; this relay had confirmed it up to 0/1000" in notice.message
 
 
 def test_what_a_recording_refused_once_is_refused_at_every_start(world: World) -> None:
-    """Otherwise the second start would go on into a recording of another history."""
+    """Otherwise the second start would continue a recording of a different history."""
     for _ in range(3):
         relay = world.relay()
         relay.prepare(CONNECTION)
@@ -188,7 +190,7 @@ def test_a_slot_that_is_lost_elsewhere_is_not_dropped_here(world: World) -> None
 
 
 def test_what_the_stream_said_needs_no_second_look(world: World) -> None:
-    """That changes were left out is true although the publication is there again."""
+    """Changes are missing from the stream even if the publication is complete again."""
     relay, world.slot = world.relay(), slot()
     relay._due = world.due
     error = SlotLost("PostgreSQL leaves out changes", "heal it")
@@ -238,7 +240,7 @@ def test_a_start_makes_no_slot_there(world: World, other: ServerIdentity) -> Non
 
 
 def test_no_slot_is_made_on_a_former_primary(world: World) -> None:
-    """Of several hosts it is waited out; of the only one there is, it is an older copy, as ever."""
+    """With several hosts the relay waits for the primary; a single host counts as an older copy."""
     world.memory.take_over(server(timeline=2), slot(), 1 << 64)
     for hosts, made in (("one,two", 0), ("one", 1)):
         world.settings = replace(world.settings, postgres=f"host={hosts}")
@@ -259,7 +261,7 @@ def test_a_slot_of_a_standby_is_made_on_a_standby(world: World) -> None:
 def test_another_cluster_is_refused_before_its_slots_are_looked_at(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has no such slot, and one must not be made there."""
+    """It has no such slot, and one must not be created there."""
     following = SessionLoop(world.context(), lambda *_: None)
     answer = SimpleNamespace(
         server=server("1"),
@@ -268,7 +270,7 @@ def test_another_cluster_is_refused_before_its_slots_are_looked_at(
         published={},
         running=set(),
     )
-    monkeypatch.setattr(following, "_ask", lambda publications: answer)
+    monkeypatch.setattr(following, "_prepare_session", lambda publications: answer)
     with pytest.raises(RefusedError, match="a different server answered"):
         following._open_stream(())
 
@@ -304,20 +306,18 @@ def test_care_ends_with_what_comes_after_the_new_slot(world: World) -> None:
 
 def test_two_servers_that_answer_by_turns_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     other = SimpleNamespace(finish=lambda: None)
-    monkeypatch.setattr("bwtui.relay.healing.slot_recreation.connect_raw", lambda dsn: other)
-    monkeypatch.setattr("bwtui.relay.healing.slot_recreation.identify", lambda connection: server())
-    monkeypatch.setattr(
-        "bwtui.relay.healing.slot_recreation.execute_raw", lambda connection, sql: [("noon",)]
-    )
+    monkeypatch.setattr("bwtui.relay.healing.heal.connect_raw", lambda dsn: other)
+    monkeypatch.setattr("bwtui.relay.healing.heal.identify", lambda connection: server())
+    monkeypatch.setattr("bwtui.relay.healing.heal.execute_raw", lambda connection, sql: [("noon",)])
     began = [("noon",)]
-    monkeypatch.setattr("bwtui.relay.healing.slot_recreation.query", lambda connection, sql: began)
-    assert slot_recreation._server(CONNECTION, RelaySettings()) == server()
+    monkeypatch.setattr("bwtui.relay.healing.heal.query", lambda connection, sql: began)
+    assert heal._server(CONNECTION, RelaySettings()) == server()
     began[0] = ("midnight",)
     with pytest.raises(ConnectionFailed, match="different servers"):
-        slot_recreation._server(CONNECTION, RelaySettings())
+        heal._server(CONNECTION, RelaySettings())
 
 
-# -- the comparison beside the relay ---------------------------------------------------------------------
+# -- the comparison alongside the relay ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("broken", [OSError("fork"), {"untrusted": ["public.t"]}, {"untrusted": 7}])
@@ -326,8 +326,8 @@ def test_a_round_that_fails_is_told_and_made_again(
 ) -> None:
     due = world.due
     due.begin("it was gone")
-    due.made("0/2000")
-    monkeypatch.setattr(comparison, "_PAUSE_SECONDS", 0.0)
+    due.record_slot("0/2000")
+    monkeypatch.setattr(heal, "_PAUSE_SECONDS", 0.0)
     ended = threading.Event()
     results: list[Any] = [broken, broken]
 
@@ -339,22 +339,22 @@ def test_a_round_that_fails_is_told_and_made_again(
             if isinstance(result, Exception):
                 raise result
             return 1, result, []
-        assert due.done("0/2000")
+        assert due.finish("0/2000")
         return 0, {}, []
 
     def on_end(untrusted: Indeterminate | None) -> None:
         assert untrusted is None
         ended.set()
 
-    beside = HealComparison("one", due, on_end)
+    beside = HealComparison("one", "bwtui slots drop one", due, on_end)
     changes: list[dict[str, Any]] = []
-    tell: Callable[..., None] = beside._tell
+    tell: Callable[..., None] = beside._report_progress
 
     def noting(**changed: Any) -> None:
         changes.append(changed)
         tell(**changed)
 
-    monkeypatch.setattr(beside, "_tell", noting)
+    monkeypatch.setattr(beside, "_report_progress", noting)
     monkeypatch.setattr(beside._command, "run", run)
     beside.start()
     assert ended.wait(10)
@@ -368,7 +368,7 @@ def test_a_round_that_fails_is_told_and_made_again(
 
 
 def ending_engine(order: list[str]) -> RelayEngine:
-    """Return an engine whose run ends at once; ``order`` takes what it calls then."""
+    """Return an engine whose run ends immediately; ``order`` collects its calls."""
 
     def part(name: str, *methods: str) -> Any:
         return SimpleNamespace(
@@ -395,14 +395,14 @@ def ending_engine(order: list[str]) -> RelayEngine:
 
 
 def test_a_recording_is_closed_before_the_comparison_is_waited_for() -> None:
-    """That may take longer than whoever ends the relay waits before a kill."""
+    """The comparison may take longer than the grace period before a kill."""
     order: list[str] = []
     engine = ending_engine(order)
     engine.run()
     told = [one for one in order if one.startswith(("recording", "comparison"))]
     recording = ["recording record_last_status", "recording close"]
     assert told == [recording[0], "comparison interrupt", recording[1], "comparison close"]
-    # A stop that the stream has taken in order raises nothing by itself.
+    # A stop that the stream handled cleanly raises nothing on its own.
     engine._healing.ended = Indeterminate("not made good", "decide")
     with pytest.raises(Indeterminate, match="not made good"):
         engine.run()
@@ -419,7 +419,7 @@ def test_a_relay_that_caught_up_without_requested_rows_says_so(tmp_path: Path) -
     with pytest.raises(Indeterminate, match="later were not sent: permission denied"):
         engine.run()
     assert engine._report.state == "failed"
-    # A user who stops it has not waited for the rows.
+    # A user who stops the relay did not wait for the rows.
     engine._stop.set()
     engine.run()
 
@@ -427,9 +427,9 @@ def test_a_relay_that_caught_up_without_requested_rows_says_so(tmp_path: Path) -
 def test_a_command_is_interrupted_without_a_wait(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     due = world.due
     due.begin("it was gone")
-    due.made("0/2000")
-    monkeypatch.setattr(comparison, "_COMMAND", (sys.executable, "-c", "import time; time.sleep(600)"))
-    beside = HealComparison("one", due, lambda untrusted: None)
+    due.record_slot("0/2000")
+    monkeypatch.setattr(heal, "_COMMAND", (sys.executable, "-c", "import time; time.sleep(600)"))
+    beside = HealComparison("one", "bwtui slots drop one", due, lambda untrusted: None)
     beside.start()
     eventually("the child", lambda: beside._command._child is not None)
     beside.interrupt()

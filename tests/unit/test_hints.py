@@ -1,4 +1,4 @@
-"""Behind each error stands a hint, and it says what to do in that case."""
+"""Every error has a hint that fits the case."""
 
 import ast
 import errno
@@ -8,16 +8,15 @@ from pathlib import Path
 
 import pytest
 
-import bwtui
 from bwtui.crash import crash
 from bwtui.errors import BwtuiError, RefusedError, UsageError
 from bwtui.file_errors import file_failed
 from bwtui.options import BY_NAME, parse, parse_pair, split_advice
 from bwtui.source.connection import connect
-from bwtui.source.sqlstate_hints import hint_for_sqlstate
+from bwtui.source.sql_hints import hint_for_sqlstate
+from tests.package_sources import nodes, texts
 
-_PACKAGE = Path(bwtui.__file__).parent
-#: What says nothing: it would stand behind any error as well.
+#: Hints that would fit any error, and so do not help.
 _GENERIC = {
     "try again",
     "check the input",
@@ -30,9 +29,9 @@ _GENERIC = {
 
 
 def _classes() -> set[str]:
-    """Return the names of all errors of ours, by the source: importing all of it takes Spark and more."""
+    """Return the names of our error classes, from the sources: importing everything would load Spark."""
     bases: dict[str, set[str]] = {}
-    for node in (node for tree in _trees().values() for node in ast.walk(tree)):
+    for node in (node for path in texts() for node in nodes(path)):
         if isinstance(node, ast.ClassDef):
             bases[node.name] = {base.id for base in node.bases if isinstance(base, ast.Name)}
     found = {BwtuiError.__name__}
@@ -41,22 +40,18 @@ def _classes() -> set[str]:
     return found
 
 
-def _trees() -> dict[Path, ast.Module]:
-    return {path: ast.parse(path.read_text()) for path in _PACKAGE.rglob("*.py")}
-
-
 def _calls() -> Iterator[tuple[str, ast.Call]]:
     classes = _classes()
-    for path, tree in _trees().items():
-        for node in ast.walk(tree):
+    for path in texts():
+        for node in nodes(path):
             if isinstance(node, ast.Call):
                 name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
                 if name in classes or name in ("file_failed", "error_with_code"):
-                    yield f"{path.relative_to(_PACKAGE)}:{node.lineno}", node
+                    yield f"{path}:{node.lineno}", node
 
 
 def _texts(call: ast.Call) -> Iterator[str]:
-    """Yield the arguments behind the message that are given as they are."""
+    """Yield the constant arguments after the message."""
     for argument in [*call.args[1:], *(word.value for word in call.keywords)]:
         if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
             yield argument.value
@@ -158,27 +153,22 @@ def test_every_sqlstate_has_a_remedy(state: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dsn", "message", "hint"),
+    ("dsn", "reason", "hint"),
     [
-        (
-            "dbnme=shop",
-            "the connection string is not valid: libpq has no keyword 'dbnme'",
-            "did you mean 'dbname'?",
-        ),
-        (
-            "postgresql://db/shop?sslmod=require",
-            "the connection string is not valid: libpq has no keyword 'sslmod'",
-            "did you mean 'sslmode'?",
-        ),
-        # What libpq takes for a keyword may be a piece of the password.
-        ("password=top secret=1", "the connection string is not valid", None),
-        ("postgresql://me:secret@db/shop?secret=1", "the connection string is not valid", None),
+        ("dbnme=shop", "keyword 'dbnme'", "'dbname'"),
+        ("postgresql://db/shop?sslmod=require", "keyword 'sslmod'", "'sslmode'"),
+        ("host=db dbnme=shop password=secret", "keyword 'dbnme'", "'dbname'"),
+        ("postgresql://me:secret@db/shop?SSLMODE=require", "keyword 'SSLMODE'", "'sslmode'"),
+        ("postgresql://me:s%zz@db/shop", "can't decode a % in it", ""),
+        # The text that libpq takes for a keyword may be a part of the password.
+        ("password=top secret=1 host=db", "is not valid", ""),
+        ("postgresql://me:top@a?secret=1@db/shop", "is not valid", ""),
+        ("password=top secret=1", "is not valid", ""),
+        ("postgresql://me:secret@db/shop?secret=1", "is not valid", ""),
     ],
 )
-def test_an_unknown_keyword_is_named_unless_it_may_be_secret(
-    dsn: str, message: str, hint: str | None
-) -> None:
+def test_an_unknown_keyword_is_named_unless_it_may_be_secret(dsn: str, reason: str, hint: str) -> None:
     with pytest.raises(UsageError) as refused:
         connect(dsn)
-    assert refused.value.message == message
-    assert hint is None or refused.value.hint == hint
+    assert refused.value.message.endswith(reason)
+    assert hint in refused.value.hint

@@ -1,24 +1,23 @@
-"""Which column is which, after a table was altered behind a relay's back."""
+"""Map columns after a table was altered without the relay noticing."""
 
 from dataclasses import replace
 
 import pytest
 
 from bwtui.pgoutput.messages import Column, Relation
-from bwtui.source.catalog import Attribute
-from bwtui.source.column_history import missing_identity_columns, present_names
+from bwtui.source.catalog import Attribute, missing_identity_columns, present_names
 
 INT, TEXT = 23, 25
 
 
 def relation(*names: str) -> Relation:
-    """A table as it was: an integer ``id``, and texts."""
+    """Return a table as it was: an integer ``id``, and texts."""
     columns = [Column(name, INT if name == "id" else TEXT, -1, name == "id") for name in names]
     return Relation(1, "public", "t", "d", tuple(columns))
 
 
 def table(*names: str, listed: bool = False) -> list[Attribute]:
-    """A table as it is: a dash is a column that was dropped, a star in front marks a generated one."""
+    """Return a table as it is now: a dash is a dropped column, and a star marks a generated one."""
     return [
         Attribute(f"........pg.dropped.{place}........", 0, dropped=True, listed=listed)
         if name == "-"
@@ -46,9 +45,9 @@ def table(*names: str, listed: bool = False) -> list[Attribute]:
         # A new column took the old one's name, and the old one was dropped.
         ("id a new", "id - a", "id - a"),
         ("id a new", "- id - a", "id - a"),
-        # a is x by now, b is a, and b is new.
+        # a was renamed to x, b to a, and b is new.
         ("id a b", "id x a b", "id x a"),
-        # Either a and b changed their names, or a was dropped and made again.
+        # Either a and b swapped names, or a was dropped and recreated.
         ("id a b", "id - b a", "id - -"),
         ("id a", "id - x", "id -"),
         ("id a b", "id - -", "id - -"),
@@ -86,7 +85,7 @@ def test_a_wide_table_is_read_in_no_time() -> None:
         ("id a", "!id a !b", {"b": False}),
         ("id a c", "!id a - c !b", {"b": False}),
         ("id a", "!id !x a !b", {"x": True, "b": False}),
-        # One of them is perhaps the other, under its name of now.
+        # One of them may be the other under its current name.
         ("id old a", "!id !new a", {}),
         ("id a", "id - a", {}),
     ],

@@ -1,4 +1,4 @@
-"""Several hosts in a connection string: the primary is looked for, unless the user says otherwise."""
+"""Several hosts in a connection string: the relay uses the primary, unless the user sets otherwise."""
 
 import subprocess
 import sys
@@ -11,10 +11,10 @@ from psycopg import pq
 from psycopg2.extensions import parse_dsn
 
 from bwtui.errors import UsageError
+from bwtui.source import conninfo, hosts
 from bwtui.source.connection import connect
-from bwtui.source.failover import conninfo, hosts
-from bwtui.source.failover.hosts import complete, describe, each_host, effective, with_defaults
-from bwtui.source.raw.session import connect_raw
+from bwtui.source.hosts import complete, describe, each_host, effective, with_defaults
+from bwtui.source.raw_session import connect_raw
 
 
 def added(dsn: str) -> dict[str, str]:
@@ -78,7 +78,7 @@ def test_what_variables_and_services_say_holds(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_service_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only libpq can read it, by a connection that it begins."""
+    """Only libpq can read it, by starting a connection."""
     services = tmp_path / "services"
     services.write_text("[once]\nhost=127.0.0.1,127.0.0.2\nport=1,2\n")
     monkeypatch.setenv("PGSERVICEFILE", str(services))
@@ -98,7 +98,7 @@ def test_a_service_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_service_that_is_edited_holds_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As for libpq: or one session would go to the old server, and the next to the new one."""
+    """As in libpq; otherwise sessions would go to different servers."""
     services = tmp_path / "services"
     monkeypatch.setenv("PGSERVICEFILE", str(services))
     for host in ("127.0.0.1", "127.0.0.22"):
@@ -135,8 +135,8 @@ def test_a_string_that_is_complete_needs_nothing_looked_up(dsn: str, monkeypatch
 
 
 def test_a_worker_of_a_snapshot_has_no_psycopg() -> None:
-    """It takes a tenth of a second and 15 MB in each."""
-    look = "import sys, bwtui.relay.snapshot.workers.worker; sys.exit('psycopg' in sys.modules)"
+    """Importing it takes 0.1 s and 15 MB in each worker."""
+    look = "import sys, bwtui.relay.snapshot.worker; sys.exit('psycopg' in sys.modules)"
     subprocess.run([sys.executable, "-c", look], check=True)
 
 
@@ -146,7 +146,7 @@ def test_a_worker_of_a_snapshot_has_no_psycopg() -> None:
 )
 @pytest.mark.parametrize("place", ["db:5432/shop", "127.0.0.1:1/shop?sslmode=disable"])
 def test_a_password_that_is_not_escaped_is_refused_and_not_shown(password: str, place: str) -> None:
-    """Libpq would take a part of it for a host, a port or a database, and name that in its error."""
+    """libpq would take a part of it for a host, a port or a database, and name that in its error."""
     dsn = f"postgresql://me:{password}@{place}"
     for read in (with_defaults, connect, connect_raw):
         with pytest.raises(UsageError) as raised:

@@ -1,4 +1,4 @@
-"""Ctrl-C while a module is imported comes once the import is through."""
+"""Ctrl-C during the import of a module is raised after the import."""
 
 import signal
 import subprocess

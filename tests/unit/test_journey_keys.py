@@ -1,13 +1,12 @@
-"""Keys that are typed, and keys that are sent again."""
+"""Keys that a user types, and keys that are sent again."""
 
 import pytest
 
 from bwtui.model.status import Status, TableStatus
 from bwtui.pgoutput.messages import UNCHANGED
+from bwtui.recording.explain import KeyHistory, RowKey, explain
 from bwtui.recording.query.language import parse
-from bwtui.recording.reading.explain import KeyHistory, RowKey, explain
-from bwtui.tui.journey.replay_query import newest_of, query_of
-from bwtui.tui.journey.typed_key import asked_key, plain_key, tables_of
+from bwtui.tui.journey import newest_of, parse_typed_key, plain_key, query_of, tables_of
 from tests.recorded_shop import MemoryRecording, Tape, relation, shop_recording
 
 TABLES = {
@@ -39,24 +38,24 @@ def key(table: str, *values: str) -> RowKey:
     ],
 )
 def test_a_key_is_understood(text: str, wanted: RowKey) -> None:
-    assert asked_key(text, TABLES, "public.orders") == wanted
+    assert parse_typed_key(text, TABLES, "public.orders") == wanted
 
 
 @pytest.mark.parametrize(
     "text", ["orders", "ord.*", "!audit", "", "nothing here", "orders|items", "'", "(=", "a b c"]
 )
 def test_a_filter_is_no_key(text: str) -> None:
-    assert asked_key(text, {**TABLES}, "public.orders") is None or "=" in text
+    assert parse_typed_key(text, {**TABLES}, "public.orders") is None or "=" in text
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("nowhere id=1", "no table is called 'nowhere'"),
-        ("same id=1", "or several are"),
-        ("orders total=1", "total is not in the key of public.orders: id"),
-        ("order_items line=1", "the key of public.order_items has order_id, too"),
-        ("audit id=1", "id is not in the key of public.audit: it has none"),
+        ("nowhere id=1", "'nowhere' matches no table"),
+        ("same id=1", "or several"),
+        ("orders total=1", "total is not a key column of public.orders: id"),
+        ("order_items line=1", "the key of public.order_items also has order_id"),
+        ("audit id=1", "id is not a key column of public.audit: it has none"),
         ("orders id=", "usage: "),
         ("orders id", ""),
         ("order_items 7", "the key of public.order_items is order_id, line"),
@@ -64,7 +63,7 @@ def test_a_filter_is_no_key(text: str) -> None:
     ],
 )
 def test_what_is_wrong_with_a_key_is_told(text: str, words: str) -> None:
-    answer = asked_key(text, TABLES, None)
+    answer = parse_typed_key(text, TABLES, None)
     assert isinstance(answer, str) == bool(words)
     assert words in str(answer)
 
@@ -76,18 +75,18 @@ def test_a_key_is_not_known_before_the_relay_has_sent_a_row() -> None:
         })
     )  # fmt: skip
     for answer in (
-        asked_key("orders id=42", tables, None),
-        asked_key("orders 42", tables, None),
+        parse_typed_key("orders id=42", tables, None),
+        parse_typed_key("orders 42", tables, None),
         plain_key("42", tables, "public.orders"),
     ):
-        assert "the key of public.orders is not known yet" in str(answer)
-    assert "it has none" in str(asked_key("audit id=1", tables, None))
-    assert "has no key" in str(asked_key("audit 1", tables, None))
+        assert "the key of public.orders is unknown" in str(answer)
+    assert "it has none" in str(parse_typed_key("audit id=1", tables, None))
+    assert "has no key" in str(parse_typed_key("audit 1", tables, None))
 
 
 def test_a_plain_value_is_of_the_selected_table() -> None:
     assert plain_key("42", TABLES, "public.orders") == key("public.orders", "42")
-    assert plain_key("42", TABLES, None) == "no table is selected to look for this key in"
+    assert plain_key("42", TABLES, None) == "select a table first to look for this key"
     assert "is order_id, line" in str(plain_key("42", TABLES, "public.order_items"))
     assert plain_key("", TABLES, "public.orders") is None
     assert plain_key("a|b", TABLES, "public.orders") == key("public.orders", "a|b")

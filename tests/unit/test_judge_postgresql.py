@@ -1,4 +1,4 @@
-"""The verdict on PostgreSQL: what it has not answered, sent or let us see."""
+"""The verdict on PostgreSQL: requests without an answer, a silent stream, and unavailable statistics."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.test_judge import BACKLOG, after
 
-#: A commit of a few rows that the server's sender, which is frozen, has not read.
+#: A commit of a few rows that the blocked walsender has not read.
 FEW: dict[str, Any] = {
     "backlog_bytes": 18_800,
     "unread_bytes": 18_800,
@@ -23,7 +23,7 @@ def test_a_small_commit_that_is_not_sent_is_a_stall_once_no_open_record_explains
 
 
 def test_a_sender_that_does_not_answer_is_a_stall() -> None:
-    """It hangs, though the server answers every question; nobody has to know of WAL that is left to send."""
+    """The walsender is blocked, though the server answers every query; unsent WAL need not be known."""
     silent: dict[str, Any] = {
         "called_at": 1_000.2,
         "server_waits_for": "WalSenderWaitForWal",
@@ -32,13 +32,11 @@ def test_a_sender_that_does_not_answer_is_a_stall() -> None:
     assert after(1.5, **silent).condition == "waiting"
     verdict = after(2, **silent)
     assert (verdict.condition, verdict.cause, verdict.stage) == ("stalled", "postgresql", "read")
-    assert verdict.sentence.startswith(
-        "PostgreSQL at db:5432/shop has not answered on the stream for 1.8 s (its walsender 4712 waits: Wal"
-    )
+    assert "for 1.8 s (its walsender 4712 waits: WalSenderWaitForWal)" in verdict.sentence
 
 
 def test_a_sender_that_hangs_is_one_stall_whatever_is_written_meanwhile() -> None:
-    """More WAL waits, and is counted anew: the stall goes on from where it began."""
+    """More WAL is written, which restarts its counters, but the stall still counts from its beginning."""
     silent: dict[str, Any] = {"called_at": 1_000.2, "server_waits_for": "WalSenderMain", "sender_pid": 4712}
     verdict = after(30, then={**silent, **BACKLOG}, **silent)
     assert (verdict.condition, verdict.seconds) == ("stalled", 29.8)
@@ -47,7 +45,7 @@ def test_a_sender_that_hangs_is_one_stall_whatever_is_written_meanwhile() -> Non
 
 
 def test_a_sender_that_answers_and_sends_nothing_is_a_stall() -> None:
-    """Such as one that waits for a standby before it sends what that lacks: every call is answered."""
+    """For example, a walsender that waits for a standby before it sends; it answers every call."""
     waits: dict[str, Any] = {**BACKLOG, "server_waits_for": "WaitForStandbyConfirmation", "sent_lsn": 5}
     verdict = after(10, then={"heard_at": 1_009.9, "called_at": 1_009.8}, **waits)
     assert (verdict.condition, verdict.cause) == ("stalled", "postgresql")
@@ -94,16 +92,14 @@ def test_of_a_sender_that_nobody_sees_any_more_an_old_look_says_nothing() -> Non
 
 
 def test_what_may_be_half_a_record_is_not_told_as_confirmed() -> None:
-    """While a transaction is open the server writes whole pages, which nobody can read to their end."""
+    """During an open transaction the server writes whole pages, whose end may be an incomplete record."""
     verdict = after(20, **FEW, backlog_seconds=20)
     assert verdict.condition == "healthy"
-    assert verdict.sentence == (
-        "the relay has nothing to send; PostgreSQL has not sent 18.4 kB of WAL that was written 20 s ago"
-    )
+    assert "PostgreSQL has not sent 18.4 kB of WAL that was written 20 s ago" in verdict.sentence
 
 
 def test_of_a_sender_that_reads_and_reads_nobody_says_that_it_sends_nothing() -> None:
-    """Time in which there was nothing to be read is no time in which nothing was sent."""
+    """Time without anything to read does not count as time in which nothing was sent."""
     verdict = after(60, unread_bytes=0, sent_lsn=5, server_waits_for="WalSenderWaitForWal")
     assert verdict.sentence == "all committed changes are confirmed"
 
@@ -115,14 +111,11 @@ def test_a_burst_after_an_idle_hour_is_no_stall() -> None:
 
 
 def test_a_look_from_before_says_nothing_of_now() -> None:
-    """The sampler can't log in, while the stream is fine."""
+    """The sampler can't log in, while the stream works."""
     stale: dict[str, Any] = {**BACKLOG, **FEW, "unread_bytes": 1 << 20, "backlog_bytes": 0}
     verdict = after(60, **stale, lag_age=60.0, lag_failure="can't connect to PostgreSQL: FATAL: too many")
     assert verdict.condition == "healthy"
-    assert verdict.sentence == (
-        "the relay has nothing to send; PostgreSQL has not reported on the slot for 1 m 00 s: "
-        "can't connect to PostgreSQL: FATAL: too many"
-    )
+    assert "PostgreSQL has not reported on the slot for 1 m 00 s: can't connect" in verdict.sentence
 
 
 def test_a_look_from_before_the_session_says_nothing_of_it() -> None:
@@ -134,10 +127,7 @@ def test_a_look_from_before_the_session_says_nothing_of_it() -> None:
 def test_a_refusal_is_not_called_silence() -> None:
     verdict = after(10, activity="connect", activity_since=1_000.0, detail=REFUSAL)
     assert verdict.condition == "stalled"
-    assert verdict.sentence.startswith(
-        "PostgreSQL at db:5432/shop has kept the relay waiting for 10 s: can't connect to PostgreSQL: FATAL: "
-        "sorry, too many clients already"
-    )
+    assert "has kept the relay waiting for 10 s: can't connect to PostgreSQL: FATAL: " in verdict.sentence
 
 
 @pytest.mark.parametrize("activity", ["slot", "locks"])
@@ -175,9 +165,7 @@ def test_a_standby_waits_for_its_primary_and_no_transaction_is_blamed() -> None:
     waits: dict[str, Any] = {"phase": "snapshot", "activity": "slot", "activity_since": 1_000.0}
     verdict = after(5, **waits, in_recovery=True)
     assert (verdict.condition, verdict.cause, verdict.stage) == ("stalled", "postgresql", "read")
-    assert verdict.sentence.startswith(
-        "PostgreSQL at db:5432/shop is a standby, which creates the slot once its primary logs the running "
-        "transactions, and has waited for 5.0 s"
-    )
+    assert verdict.sentence.startswith("PostgreSQL at db:5432/shop is a standby")
+    assert "waited for 5.0 s" in verdict.sentence
     assert verdict.hint.startswith("run SELECT pg_log_standby_snapshot(); on the primary")
     assert after(5, **waits).cause == "transactions"

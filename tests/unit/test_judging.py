@@ -1,4 +1,4 @@
-"""The judge of the random faults finds what is lost, out of order and doubled, and nothing else."""
+"""The judge of the random faults finds lost, misordered and duplicated records, and nothing else."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def judged(*versions: int, final: int = 5) -> Judge:
     [
         ((1, 2, 3, 4, 5), 0),
         ((1, 2, 3, 2, 3, 4, 5), 2),
-        # A second start in the middle of what the first sends again.
+        # A second restart happens in the middle of the repeats of the first.
         ((1, 2, 3, 4, 2, 3, 2, 3, 4, 5), 5),
         ((1, 2, 3, 3, 4, 5), 1),
     ],
@@ -44,7 +44,7 @@ def test_what_is_sent_again_in_order_is_counted(versions: tuple[int, ...], repea
         ((1, 2, 4, 5), "lost"),
         ((1, 2, 4, 3, 5), "out of order"),
         ((1, 2, 3, 4, 5, 4), "out of order"),
-        # Of what is sent again nothing may be left out.
+        # Repeats must not skip anything.
         ((1, 2, 3, 4, 5, 2, 4, 5), "out of order"),
         ((1, 2, 3, 4, 5, 6), "wrong"),
     ],
@@ -56,7 +56,7 @@ def test_what_must_not_be_is_named(versions: tuple[int, ...], what: str) -> None
 @pytest.mark.parametrize("confirmed", [99, 100, 101])
 def test_what_was_confirmed_may_not_come_again(confirmed: int) -> None:
     judge = judged(1, 2, 3, 2, 3, 4, 5)
-    # Version 2 committed before 100, and three records were there when so much was confirmed.
+    # Version 2 committed before 100, and three records existed when that LSN was confirmed.
     judge.marks = [Mark(confirmed, {0: 3})]
     judge._check_repeats([Transaction(1, [(KEY, 2, "row")], is_known=True, before=100)])
     assert bool(judge.verdict.confirmed_repeats) == (confirmed >= 100)
@@ -64,7 +64,7 @@ def test_what_was_confirmed_may_not_come_again(confirmed: int) -> None:
 
 @pytest.mark.parametrize("written", [0, 99, 100])
 def test_what_was_confirmed_since_a_slot_was_written_down_may_come_again(written: int) -> None:
-    """And nothing that was confirmed before that."""
+    """Nothing that was confirmed before that may be repeated."""
     judge = judged(1, 2, 3, 2, 3, 4, 5)
     judge.marks = [Mark(120, {0: 2}), Mark(written, {0: 3}, taken_back=True)]
     judge._check_repeats([Transaction(1, [(KEY, 2, "row")], is_known=True, before=100)])

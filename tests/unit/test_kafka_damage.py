@@ -1,4 +1,4 @@
-"""Where a log can be read again behind a damaged batch, with a broker that is slow, or has two of them."""
+"""Find where a log can be read after a damaged batch, with a slow broker and with two damaged batches."""
 
 import time
 from typing import cast
@@ -6,15 +6,14 @@ from typing import cast
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
-from bwtui.kafka import damage as kafka_damage
-from bwtui.kafka.damage import readable_after
-from bwtui.kafka.splits import Split
+from bwtui.kafka import scan as kafka_damage
+from bwtui.kafka.scan import Split, readable_after
 
 _HIGH = 100
 
 
 class _Log:
-    """Answers as a consumer does: with an offset's error and its batch, or a message; in time, or late."""
+    """Answers like a consumer: with an error and its batch, or a message; in time, or late."""
 
     def __init__(self, damage: dict[range, tuple[int, int]], late: int = 0) -> None:
         self._damage = damage
@@ -40,20 +39,22 @@ class _Log:
         return [Message("t", 0, self._at)]
 
 
-def _end(log: _Log, batch: int | None, *, always_told: bool = False) -> int:
-    return readable_after(cast(Consumer, log), Split("t", 0, 0, _HIGH), 30, batch, always_told=always_told)
+def _end(log: _Log, batch: int | None, *, always_reported: bool = False) -> int:
+    return readable_after(
+        cast(Consumer, log), Split("t", 0, 0, _HIGH), 30, batch, always_reported=always_reported
+    )
 
 
 def test_a_slow_answer_is_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafka_damage, "_SILENCE_SECONDS", 0.15)
     log = _Log({range(30, 33): (KafkaError._BAD_MSG, 30)}, late=3)
-    assert _end(log, 30, always_told=True) == 33
+    assert _end(log, 30, always_reported=True) == 33
 
 
 def test_no_answer_is_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafka_damage, "_ANSWER_SECONDS", 0.2)
     with pytest.raises(TimeoutError):
-        _end(_Log({}, late=1000), 30, always_told=True)
+        _end(_Log({}, late=1000), 30, always_reported=True)
 
 
 @pytest.mark.parametrize(

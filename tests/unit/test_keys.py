@@ -1,4 +1,4 @@
-"""Keys: no type needs the escape field in them, and no two rows have one key."""
+"""Keys: no type needs the escape field in them, and no two rows have the same key."""
 
 import io
 import json
@@ -31,7 +31,7 @@ def encoder_of(oid: int, typmod: int = -1, *, check_utf8: bool = False) -> Table
 
 
 def key_of(encoder: TableEncoder, text: bytes | None) -> dict[str, Any]:
-    """Return the decoded key of a row, which is the same alone, with the row's value, and of the slow way."""
+    """Return the decoded key of a row, and check that all ways of encoding it agree."""
     bound = encoder.bind(1, 2)
     key, value = bound.both([text, b"v"])
     assert key == bound.key([text, b"v"])
@@ -110,7 +110,7 @@ def test_bytes_that_are_no_text_never_share_a_key_with_a_text() -> None:
     keys = [key_of(encoder, row)["k"] for row in rows]
     assert len(set(keys)) == len(rows)
     assert keys[:3] == ["\\xff\0", "\\xff", "\\x5c786666"]
-    # Undone as the documentation says.
+    # Decode them as the documentation describes.
     assert [bytes.fromhex(key[2:-1]) if key.endswith("\0") else key.encode() for key in keys] == rows
 
 

@@ -1,4 +1,4 @@
-"""The look at the slot once a second: what it holds, and when a question is without an answer."""
+"""The sampler polls the slot once a second: its contents, and requests without an answer."""
 
 import threading
 import time
@@ -10,17 +10,17 @@ import pytest
 
 from bwtui.errors import ConnectionFailed
 from bwtui.relay.run_state import RunState
-from bwtui.relay.watch.observation import ServiceNames
+from bwtui.relay.watch.judge import ServiceNames
 from bwtui.relay.watch.relay_watch import RelayWatch
 from bwtui.source import lag
-from bwtui.source.failover.stream_server import StreamServer
 from bwtui.source.lag import Lag, LagSampler
+from bwtui.source.raw_stream import StreamServer
 from bwtui.source.slot import SlotState
 from tests.waiting import eventually
 
 
 class Server:
-    """What `bwtui.source.lag` asks, answered in memory; ``hangs`` names the step that gives no answer."""
+    """An in-memory server for `bwtui.source.lag`; ``hangs`` names the step that does not answer."""
 
     def __init__(self) -> None:
         self.written = 1_000
@@ -34,31 +34,30 @@ class Server:
         self.epoch = 0
 
     def close(self) -> None:
-        """Close the session."""
         self.closed += 1
 
     def connect(self) -> "Server":
-        """Stand in for `bwtui.source.failover.stream_server.StreamServer`."""
+        """Replace `bwtui.source.raw_stream.StreamServer`."""
         self.pass_by("connect")
         if self.refusal is not None:
             raise self.refusal
         return self
 
     def pass_by(self, step: str) -> None:
-        """Answer, or hang until it is told to go on."""
+        """Answer, or block until released."""
         time.sleep(self.takes)
         if self.hangs == step:
             self.goes_on.wait(10)
 
     def slot_state(self, connection: object, name: str) -> SlotState:
-        """Stand in for `bwtui.source.slot.slot_state`."""
+        """Replace `bwtui.source.slot.slot_state`."""
         self.pass_by("slot")
         return SlotState(
             name, "pgoutput", "shop", True, 4711, "reserved", 1 << 30, 10, 20, self.written, False
         )
 
     def query(self, connection: object, sql: str, *args: Any) -> list[tuple[Any, ...]]:
-        """Stand in for `bwtui.source.connection.query`."""
+        """Replace `bwtui.source.connection.query`."""
         self.pass_by("query")
         if "pg_blocking_pids" in sql:
             return []
@@ -69,7 +68,7 @@ class Server:
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    """A server that a sampler asks at no pause."""
+    """A server that the sampler polls without a pause."""
     server = Server()
     monkeypatch.setattr(lag, "execute", lambda connection, sql: None)
     for name in ("slot_state", "query"):
@@ -80,15 +79,15 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 
 def sampling(server: Any, on_tick: Any = lambda connection: None) -> LagSampler:
-    """Return a sampler that looks."""
+    """Return a running sampler."""
     sampler = LagSampler(server, lambda: "one", on_tick)
     sampler.start()
     return sampler
 
 
 def asks(sampler: LagSampler) -> bool:
-    """Whether a question has been without an answer for a while."""
-    return bool(sampler.asking.since) and time.monotonic() - sampler.asking.since > 0.1
+    """Return whether a request has been without an answer for 0.1 s."""
+    return bool(sampler.pending.since) and time.monotonic() - sampler.pending.since > 0.1
 
 
 @pytest.mark.parametrize(("step", "is_long"), [("connect", True), ("slot", False), ("query", False)])
@@ -96,31 +95,31 @@ def test_a_question_without_an_answer_is_known(server: Server, step: str, is_lon
     server.hangs = step
     sampler = sampling(server)
     eventually("the question", lambda: asks(sampler))
-    assert sampler.asking.is_long is is_long
+    assert sampler.pending.is_long is is_long
     server.goes_on.set()
     eventually("an answer", lambda: sampler.lag.time)
     sampler.stop()
-    assert not sampler.asking.since
+    assert not sampler.pending.since
 
 
 def test_what_waits_for_a_lock_does_not_keep_the_slot_from_being_looked_at(server: Server) -> None:
     sampler = sampling(server, lambda connection: server.pass_by("tick"))
     server.hangs = "tick"
-    first = eventually("a look", lambda: sampler.lag.looked_at)
-    eventually("later looks", lambda: sampler.lag.looked_at > first + 0.1)
+    first = eventually("a look", lambda: sampler.lag.sampled_at)
+    eventually("later looks", lambda: sampler.lag.sampled_at > first + 0.1)
     assert not asks(sampler)
     server.goes_on.set()
     sampler.stop()
 
 
 def test_each_question_of_a_look_is_one_of_its_own(server: Server) -> None:
-    """A server far away answers each of them in time, though not all of them together."""
+    """A distant server answers each request in time, but not all of them together."""
     server.takes = 0.2
     sampler = sampling(server)
     longest = 0.0
     until = time.monotonic() + 1.5
     while time.monotonic() < until:
-        since = sampler.asking.since
+        since = sampler.pending.since
         longest = max(longest, time.monotonic() - since if since else 0.0)
         time.sleep(0.01)
     sampler.stop()
@@ -141,8 +140,8 @@ def test_a_refusal_is_an_answer_and_a_timeout_is_none(server: Server, reason: st
     sampler = sampling(server)
     eventually("the failure", lambda: sampler.failure)
     assert sampler.failure == f"can't connect to PostgreSQL: {reason}"
-    # It is asked again and again, and answered in between.
-    eventually("what it was", lambda: bool(sampler.asking.since) is not answered)
+    # The sampler retries, and gets an answer in between.
+    eventually("what it was", lambda: bool(sampler.pending.since) is not answered)
     server.refusal = None
     eventually("an answer", lambda: sampler.lag.time)
     sampler.stop()
@@ -199,13 +198,13 @@ def test_a_step_of_our_clock_changes_no_figure(server: Server, monkeypatch: pyte
 
 
 def test_a_new_stream_is_looked_at_in_a_new_session(server: Server) -> None:
-    """Another server may be its source, and the session before stays with the former one."""
+    """The new stream may come from a different server, and the old session is with the former one."""
     sampler = sampling(server)
     eventually("an answer", lambda: sampler.lag.time)
     server.epoch += 1
     eventually("the former sessions' ends", lambda: server.closed == 2)
-    looked_at = sampler.lag.looked_at
-    eventually("another answer", lambda: sampler.lag.looked_at > looked_at)
+    looked_at = sampler.lag.sampled_at
+    eventually("another answer", lambda: sampler.lag.sampled_at > looked_at)
     sampler.stop()
 
 
@@ -230,10 +229,12 @@ def test_a_look_ages_from_the_beginning_on(server: Server) -> None:
 
 def test_a_commits_age_is_told_by_the_servers_clock() -> None:
     report, sampler = RunState(), LagSampler(StreamServer(""), lambda: "one", lambda connection: None)
-    watch = RelayWatch(report, sampler, lambda: ServiceNames("PostgreSQL"), lambda: None, lambda: None)
+    watch = RelayWatch(
+        report, sampler, lambda: ServiceNames("PostgreSQL"), lambda: None, lambda dropped: None
+    )
     now = time.time()
     report.commit_time = now - 3_600 - 5
-    sampler.lag = Lag(time=now, looked_at=time.monotonic(), clock_ahead=-3_600.0)
+    sampler.lag = Lag(time=now, sampled_at=time.monotonic(), clock_ahead=-3_600.0)
     assert watch._observe().commit_age == pytest.approx(5, abs=2)
 
 

@@ -1,4 +1,4 @@
-"""When a batch was received, encoded, produced and acknowledged, and how long ago its rows were committed."""
+"""When a batch was received, encoded, produced and acknowledged, and the age of its rows."""
 
 import struct
 import time
@@ -14,16 +14,16 @@ ORDERS, ITEMS = table(1, "orders", ["id", "body"]), table(2, "items", ["id", "bo
 
 
 class Relay(ScriptedRelay):
-    """A relay whose transactions are committed at given times, in Unix seconds."""
+    """A relay whose transactions have the given commit times, in Unix seconds."""
 
     def begin_at(self, moment: float) -> None:
-        """Begin a transaction that was committed then."""
+        """Begin a transaction with this commit time."""
         self._lsn += 10
         self._frame(b"B" + struct.pack(">QqI", self._lsn, round(moment * 1e6) - POSTGRES_EPOCH_US, self._lsn))
 
 
 def measured(relay: Relay) -> list[tuple[DeliverySpan, float]]:
-    """Relay what was written, and return the spans that were told of, and when."""
+    """Relay the written transactions; return the measured spans and their times."""
     spans: list[tuple[DeliverySpan, float]] = []
     relay.connect()
     relay.acks._measure = lambda span, now: spans.append((span, now))
@@ -77,7 +77,7 @@ def test_a_batch_without_messages_has_no_latency(tmp_path: Path) -> None:
 def span(
     committed: float, *, clock: float = 0.0, parts: Sequence[tuple[str, int]] = (("t", 1),)
 ) -> DeliverySpan:
-    """Return a span that passed its stages at 100, 101 and 103 s, whose oldest row was committed then."""
+    """Return a span with its stages at 100, 101 and 103 s, whose oldest row has the given commit time."""
     made = DeliverySpan()
     made.received, made.encoded, made.produced, made.clock = 100.0, 101.0, 103.0, clock
     made.parts = [(table, messages, round(committed * 1e6)) for table, messages in parts]

@@ -1,4 +1,4 @@
-"""What is said of an engine that neither begins nor ends."""
+"""Messages about an engine that neither starts nor exits."""
 
 import subprocess
 import sys
@@ -14,7 +14,7 @@ from bwtui.relay.process import launch
 
 @pytest.fixture
 def process() -> Iterator["subprocess.Popen[bytes]"]:
-    """A process that does not end by itself."""
+    """A process that does not exit on its own."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as made:
         yield made
         made.kill()

@@ -1,4 +1,4 @@
-"""The log in JSON: a line is an object, its event's name stays, and no password is in it."""
+"""The JSON log: each line is an object, event names are stable, and no line contains a password."""
 
 import ast
 import json
@@ -14,13 +14,14 @@ import click
 import pytest
 
 from bwtui.cli import connect as command
-from bwtui.cli.output.headless import StatusReporter
+from bwtui.cli.output.headless import HeadlessReporter
 from bwtui.errors import Interrupted
 from bwtui.escaping import is_plain
 from bwtui.model.events import EVENTS, OTHERS, event
 from bwtui.relay.process.lock import RelayLock
 from bwtui.relay.process.log import JsonLogFormatter, log_path
 from bwtui.settings import RelaySettings
+from tests.package_sources import nodes, texts
 from tests.unit.test_cli_headless import LATE, status
 
 ROOT = Path(__file__).parents[2]
@@ -35,23 +36,21 @@ SECRETS = (
 )
 
 
-def parsed_with(name: str) -> Iterator[tuple[Path, ast.Module]]:
-    """Yield our files in which something is called that is named so, or a function of it."""
-    for path in (ROOT / "bwtui").rglob("*.py"):
-        text = path.read_text()
+def calls_in_modules_with(name: str) -> Iterator[tuple[str, ast.Call]]:
+    """Yield, in each of our modules that uses this name, the calls of it or of its methods."""
+    for path, text in texts().items():
         if re.search(rf"\b_?{name}(ging)?[.(]", text):
-            yield path, ast.parse(text)
+            yield from ((path, node) for node in nodes(path) if isinstance(node, ast.Call))
 
 
 def calls() -> Iterator[tuple[str, ast.Call]]:
-    """Yield each call of a logger of ours, and where it is."""
-    for path, tree in parsed_with("log"):
-        for node in ast.walk(tree):
-            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
-                continue
-            of, says = node.func.value, node.func.attr in LEVELS
-            if says and isinstance(of, ast.Name) and of.id in ("_log", "log", "logging"):
-                yield f"{path.relative_to(ROOT)}:{node.lineno}", node
+    """Yield each call of our loggers, and its module."""
+    for path, node in calls_in_modules_with("log"):
+        if not isinstance(node.func, ast.Attribute):
+            continue
+        of, says = node.func.value, node.func.attr in LEVELS
+        if says and isinstance(of, ast.Name) and of.id in ("_log", "log", "logging"):
+            yield f"{path}:{node.lineno}", node
 
 
 def test_each_line_of_ours_says_which_event_it_is() -> None:
@@ -63,9 +62,8 @@ def test_each_line_of_ours_says_which_event_it_is() -> None:
 def test_each_event_is_used_and_each_that_is_used_is_known() -> None:
     used = {
         node.args[0].value
-        for _, tree in parsed_with("event")
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "event"
+        for _, node in calls_in_modules_with("event")
+        if isinstance(node.func, ast.Name) and node.func.id == "event"
         if isinstance(node.args[0], ast.Constant)
     }
     assert used == set(EVENTS)
@@ -116,7 +114,7 @@ def test_a_line_of_a_library_is_an_object_too() -> None:
 
 
 def test_a_headless_relay_tells_objects(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = StatusReporter("json")
+    lines = HeadlessReporter("json")
     lines.emit(status(LATE, dropped=2))
     lines.emit_last(status(LATE, state="stopped", dropped=2))
     out, err = capsys.readouterr()
@@ -130,7 +128,7 @@ def test_a_headless_relay_tells_objects(capsys: pytest.CaptureFixture[str]) -> N
 def test_who_ends_a_relay_by_hand_reads_of_no_failure(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The line of its state says that it stopped; an alert on the event would be a false one."""
+    """The line of its state reports the stop; an alert on the event would be a false alarm."""
 
     def end(settings: RelaySettings, as_json: bool) -> None:
         raise Interrupted()
@@ -143,7 +141,7 @@ def test_who_ends_a_relay_by_hand_reads_of_no_failure(
 
 
 def connect(state: Path) -> "subprocess.CompletedProcess[str]":
-    """Run a relay whose PostgreSQL is not there."""
+    """Run a relay whose PostgreSQL is not available."""
     command = (
         *("-m", "bwtui", "connect", "--headless", "--log-format", "json", "-s", "shop"),
         *("-d", f"postgresql://me:{SECRET}@127.0.0.1:1/x"),

@@ -1,4 +1,4 @@
-"""Where the large packages are missing: what needs them says so, and all else does without."""
+"""Without the large packages, commands that need them report that, and all others work."""
 
 import json
 import subprocess
@@ -13,18 +13,22 @@ from bwtui.errors import RefusedError
 from tests.without_packages import without_packages
 
 ROOT = Path(__file__).parents[2]
-#: The folders of audits, replays and Spark, and single modules.
+#: The folders of audits, replays and Spark, and single modules that need them.
 _NEEDS_THEM = (
     *(f"bwtui.{name}." for name in ("audit", "repair", "replay", "seal", "spark", "verify")),
-    *("bwtui.cli.auditing.database", "bwtui.cli.auditing.repair_target", "bwtui.cli.output.repair_console"),
+    *(
+        "bwtui.cli.inputs.compared_tables",
+        "bwtui.cli.inputs.repair_target",
+        "bwtui.cli.output.repair_console",
+    ),
     "bwtui.signals.duckdb_session",
     *(
         "bwtui.cli.output.replay_console",
         "bwtui.kafka.columns",
-        "bwtui.kafka.key_hashes",
-        "bwtui.kafka.split_reader",
-        "bwtui.recording.export.parquet",
-        *(f"bwtui.relay.snapshot.cluster.{name}" for name in ("driver", "task")),
+        "bwtui.kafka.key_reader",
+        "bwtui.kafka.scan",
+        "bwtui.recording.parquet",
+        *(f"bwtui.relay.snapshot.spark_{name}" for name in ("driver", "task")),
     ),
 )
 _IMPORTS = """
@@ -38,7 +42,7 @@ for module in pkgutil.walk_packages(bwtui.__path__, "bwtui."):
             failed.append(module.name)
 print(json.dumps(failed))
 """
-#: Runs commands in one process, and prints how each ended.
+#: Runs commands in one process, and prints the outcome of each.
 _COMMANDS = """
 import json, sys
 from click.testing import CliRunner
@@ -77,7 +81,7 @@ def test_each_command_that_needs_one_says_which_and_what_installs_it(tmp_path: P
         ["repair", "--database", "-d", "host=127.0.0.1 port=1", *_SERVICES, "--without-relay"],
         ["demo", "--headless", "--seconds", "1"],
     )
-    # It needs no more than Spark.
+    # It needs Spark only.
     connect = [
         "connect",
         "--headless",
@@ -108,7 +112,7 @@ def test_each_command_that_needs_one_says_which_and_what_installs_it(tmp_path: P
         assert all(name in hint for name in LARGE)
     for name, (_, told) in zip(commands, ended, strict=False):
         assert f"error: this needs {name}, which is" in told
-    # Nothing was left behind, nor begun.
+    # The commands left no files and started nothing.
     assert not (tmp_path / "out.parquet").exists()
     assert "fetching" not in ran.stdout
 

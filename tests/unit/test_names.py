@@ -1,4 +1,4 @@
-"""Names for Avro and Kafka."""
+"""Names in Avro and Kafka."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""A transaction of billions of changes: each has its number, or is refused before it gets a wrong one."""
+"""In a transaction of billions of changes, each has its number, or is rejected before it gets a wrong one."""
 
 from collections.abc import Callable
 from contextlib import closing
@@ -8,10 +8,10 @@ import pytest
 
 from bwtui.errors import StateFailed
 from bwtui.model.headers import make_headers
-from bwtui.recording.format.batch import LARGEST_ORDINAL
-from bwtui.recording.reading.reader import open_recording
+from bwtui.recording.payloads import LARGEST_ORDINAL
+from bwtui.recording.reader import open_recording
 from bwtui.relay.row_handler import RowHandler
-from bwtui.verify.byte_reader import _number
+from bwtui.verify.recording import _number
 from tests.faults.doubles import Reject
 from tests.faults.fed_stream import Fed, insert, transaction
 from tests.recorded_stream import Stream, table

@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 
-from bwtui.encode.local_registry import LocalRegistry
+from bwtui.encode.registry import LocalRegistry
 from bwtui.errors import RefusedError
-from bwtui.kafka.recent_records import RecentRecord, RecentRecords
+from bwtui.kafka.key_reader import RecentRecord, RecentRecords
 from bwtui.model.backfill import BackfillRequest
 from bwtui.relay.backfill.store import FOLDER, BackfillStore
-from bwtui.relay.divergence import orphaned_keys
-from bwtui.relay.divergence.divergence import Divergence, Divergences
-from bwtui.relay.divergence.orphaned_keys import OrphanedKeys, Submit
+from bwtui.relay.healing import promotion
+from bwtui.relay.healing.promotion import Divergence, Divergences, OrphanedKeys, Submit
 from bwtui.relay.run_state import RunState
 from bwtui.settings import RelaySettings
 
@@ -24,7 +23,7 @@ SETTINGS = RelaySettings(name="shop", slot="shop", broker="127.0.0.1:1", heal=Tr
 
 
 class Killed(BaseException):
-    """What a test does in place of a signal."""
+    """Replaces a kill signal."""
 
 
 class Tails:
@@ -42,11 +41,11 @@ class Tails:
 
 @pytest.fixture(autouse=True)
 def one_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(orphaned_keys, "RecentRecordReader", Tails)
+    monkeypatch.setattr(promotion, "RecentRecordReader", Tails)
 
 
 def named_by(folder: Path, submit: Submit) -> RunState:
-    """Have all that is unnamed named, as a relay's thread does, and return what was told."""
+    """Name all unnamed keys, as the relay's thread does, and return the resulting report."""
     report = RunState()
     made = OrphanedKeys(SETTINGS, report, folder, submit, LocalRegistry(), lambda reason, since: None)
     made._run()
@@ -88,10 +87,10 @@ def test_a_list_that_can_not_be_written_leaves_the_former_one(tmp_path: Path) ->
 def test_a_relay_that_is_killed_after_keys_are_taken_back_needs_no_repair(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The request of the killed relay has not ended, and refuses a second one until then."""
+    """The request of the killed relay has not ended, and blocks a second one until then."""
     Divergences(tmp_path, "shop").keep(ONE)
-    monkeypatch.setattr(orphaned_keys, "_AGAIN_SECONDS", 0.01)
-    monkeypatch.setattr(orphaned_keys, "_values", lambda *_: {"id": 1})
+    monkeypatch.setattr(promotion, "_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(promotion, "_values", lambda *_: {"id": 1})
 
     def killed(request: BackfillRequest) -> str:
         BackfillStore(tmp_path / FOLDER).submit(request)

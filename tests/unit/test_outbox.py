@@ -1,4 +1,4 @@
-"""What is handed to librdkafka while it does not answer: the first few batches, and then nothing."""
+"""While librdkafka does not answer, it gets only the first few batches."""
 
 from collections import deque
 
@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bwtui.model.delivery import DeliverySpan
-from bwtui.sink.base import Message
-from bwtui.sink.outbox import HANDOVER_BYTES, HANDOVER_ROWS, HANDOVERS, Outbox, OutboxEntry
+from bwtui.sink.delivery import HANDOVER_BYTES, HANDOVER_ROWS, HANDOVERS, Outbox, OutboxEntry
+from bwtui.sink.destination import Message
 
 
 class Client:
-    """Takes what an outbox lets go, and answers when it is told to."""
+    """Takes messages from an outbox, and answers on request."""
 
     def __init__(self) -> None:
         self.outbox = Outbox(lambda: len(self.unanswered))
@@ -31,13 +31,13 @@ class Client:
             self.outbox.put(OutboxEntry("topic", batch, span, None))
 
     def answer(self, count: int) -> None:
-        """Answer the oldest ``count`` messages, and let others go."""
+        """Answer the oldest ``count`` messages, and release others."""
         for _ in range(min(count, len(self.unanswered))):
             self.unanswered.popleft()
         self.pump()
 
     def pump(self) -> None:
-        """Let go what may."""
+        """Release the messages that may be sent."""
         for entry in self.outbox.take():
             self._take(list(entry.messages))  # type: ignore[arg-type]
 

@@ -1,12 +1,21 @@
-"""Keys that were compared are sent where they were compared, and in the same bytes, or not at all."""
+"""Rows of a chunk: whose a refusal is; compared keys are sent as they were compared, or not at all."""
+
+from pathlib import Path
 
 import pytest
 
-from bwtui.errors import RefusedError
+from bwtui.errors import RefusedError, ServiceRefused
+from bwtui.model.delivery import DeliverySpan
 from bwtui.pgoutput.messages import Column, Relation
-from bwtui.relay.backfill.outgoing_chunk import refuse_unlike, spelling_of
+from bwtui.relay.backfill.outgoing_chunk import BackfillRowPolicy, refuse_unlike, spelling_of
+from bwtui.relay.batch_bisector import RestartFromConfirmed
+from bwtui.relay.policy import RowPolicy
 from bwtui.relay.routes.route import TableRoute
-from bwtui.relay.run_state import TableCounters
+from bwtui.relay.run_state import RunState, TableCounters
+from bwtui.settings import RelaySettings
+from bwtui.sink.dead_letters import DeadLetterWriter
+from bwtui.sink.destination import DeliveryFailure
+from tests.faults.doubles import MemorySink
 
 
 def route(key_schema_id: int | None) -> TableRoute:
@@ -47,3 +56,24 @@ def test_otherwise_they_are_not(number: int | None, topic: str, spelling: str, s
     with pytest.raises(RefusedError, match=says) as refused:
         refuse_unlike(route(number), topic, spelling)
     assert "repair" in (refused.value.hint or "")
+
+
+def test_whose_the_refusal_is(tmp_path: Path) -> None:
+    settings, report, sink = RelaySettings(dead_letter_topic="letters"), RunState(), MemorySink()
+    policy = RowPolicy(settings, report, DeadLetterWriter(tmp_path), sink)
+    refusals, ours = BackfillRowPolicy(policy, "exit", "shut"), DeliverySpan()
+    of_stream = DeliveryFailure("shut", "no", is_outage=False, is_setup=True, span=DeliverySpan())
+    letter = DeliveryFailure("letters", "no", is_outage=False, is_setup=True, span=ours)
+    assert refusals.claim_failures([of_stream, letter], [ours]) == [of_stream, letter]
+    assert refusals.shut is None
+    # While the relay waits for each message, all failures are its own; sending the rows one by one would not
+    # help.
+    alone = DeliveryFailure("shut", "no", is_outage=False, is_setup=True, hint="grant", span=DeliverySpan())
+    with pytest.raises(RestartFromConfirmed) as redrive:
+        refusals.undelivered([alone])
+    assert redrive.value.failure.is_outage
+    assert (str(refusals.shut), refusals.shut and refusals.shut.hint) == ("no", "grant")
+    # A failure of the stream's own rows is raised again, even if the backfill received it first.
+    for failures in ([of_stream], []):
+        with pytest.raises(ServiceRefused):
+            policy.undelivered(failures)

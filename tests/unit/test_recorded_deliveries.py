@@ -1,10 +1,10 @@
-"""When a message was noted to be delivered, as a journey shows it."""
+"""When a message's delivery was recorded, as a journey shows it."""
 
 import time
 from contextlib import closing
 from pathlib import Path
 
-from bwtui.recording.reading.reader import open_recording
+from bwtui.recording.reader import open_recording
 from tests.recorded_stream import Stream, table
 
 

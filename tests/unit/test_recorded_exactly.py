@@ -1,4 +1,4 @@
-"""What a recording says of messages under --exactly-once: a place, only where that is committed."""
+"""Messages in a recording under --exactly-once have an offset only once their transaction is committed."""
 
 import resource
 from array import array
@@ -15,10 +15,10 @@ from bwtui.model.delivery import REFUSED
 from bwtui.model.position import Position
 from bwtui.recording.check import check
 from bwtui.recording.folder import segments
-from bwtui.recording.format.batch import Transaction
-from bwtui.recording.reading.deliveries import DeliveryBook
-from bwtui.recording.reading.reader import open_recording
-from bwtui.relay.recording.gaps import lacking
+from bwtui.recording.payloads import Transaction
+from bwtui.recording.reader import open_recording
+from bwtui.recording.segment_reader import DeliveryBook
+from bwtui.relay.journal_recorder import lacking
 from bwtui.verify.journal_facts import read_facts
 from tests.recorded_stream import Stream, table
 
@@ -53,14 +53,14 @@ def test_rows_of_a_snapshot_that_is_not_committed_are_nowhere(tmp_path: Path) ->
 
 def test_rows_of_a_snapshot_that_is_committed_are_where_they_are(tmp_path: Path) -> None:
     stream = snapshot(tmp_path)
-    stream.recorder.deliveries.committed()
+    stream.recorder.committed()
     stream.recorder.close()
     assert told(tmp_path)[0] == {"acknowledged": 5}
 
 
 @contextmanager
 def full_disk(room: int) -> Iterator[None]:
-    """Have no file grow beyond ``room`` bytes."""
+    """Limit the size of files to ``room`` bytes."""
     before, most = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (room, most))
     try:
@@ -79,7 +79,7 @@ def test_places_of_a_snapshot_that_find_no_room_end_the_recording(tmp_path: Path
     with full_disk(100):
         stream.deliver()
         with ending:
-            stream.recorder.deliveries.committed()
+            stream.recorder.committed()
             stream.recorder.settle()
         stream.recorder.begin_pass("stream", 1_000)
         stream.recorder.close()
@@ -87,7 +87,7 @@ def test_places_of_a_snapshot_that_find_no_room_end_the_recording(tmp_path: Path
 
 
 def test_a_recording_whose_places_find_no_room_is_whole(tmp_path: Path) -> None:
-    """They wait in a file of their own: what the recording holds so far is what it says."""
+    """Offsets wait in a separate file, so the rest of the recording is valid."""
     stream = Stream(tmp_path, {"exactly_once": True, "on_record_error": "stop-recording"})
     for key in range(200):
         stream.row(TABLE, key, b"x")
@@ -110,7 +110,7 @@ def test_places_of_a_large_snapshot_are_in_several_segments(tmp_path: Path) -> N
         stream.flush()
     stream.deliver()
     before = len(segments(tmp_path))
-    stream.recorder.deliveries.committed()
+    stream.recorder.committed()
     stream.recorder.close()
     assert len(segments(tmp_path)) > before + 1
     assert told(tmp_path)[0] == {"acknowledged": 50}
@@ -120,20 +120,20 @@ def test_places_of_a_large_snapshot_are_in_several_segments(tmp_path: Path) -> N
 def test_of_a_large_snapshot_no_places_are_kept_but_those_that_are_asked_for(
     tmp_path: Path, first: int
 ) -> None:
-    """They all stand behind its last row, in the order of its batches."""
+    """All offsets are after the last row, in the order of the batches."""
     stream = Stream(tmp_path, {"exactly_once": True})
     for key in range(50):
         stream.row(TABLE, key, b"x")
         stream.flush()
     stream.deliver()
-    stream.recorder.deliveries.committed()
+    stream.recorder.committed()
     stream.recorder.close()
     with closing(open_recording(tmp_path)) as recording:
         book = DeliveryBook(recording.segments)
         for batch in range(first, 50):
             book.read_for(batch)
             assert (batch, 0) in book.found
-            # The batch itself, the next one, and what was asked for before.
+            # The batch itself, the next one, and the first request.
             assert min(book.found) == (first, 0)
             assert len(book.found) == len(book.noted) <= batch - first + 2
 
@@ -153,7 +153,7 @@ def test_what_was_delivered_in_a_transaction_that_is_given_up_is_nowhere(
     stream.flush()
     ((receipt,),) = stream._sent
     receipt.partitions, receipt.offsets = array("i", [0, REFUSED, 0]), array("q", [7, -1, 8])
-    stream.recorder.given_up([receipt])
+    stream.recorder.take_unsettled([receipt])
     stream.recorder.close()
     assert told(tmp_path)[0] == states
 
@@ -182,7 +182,7 @@ def test_changes_behind_those_that_kafka_has_keep_their_numbers(tmp_path: Path) 
         (1_500, None, 9, 0),
         # The rest of the transaction was relayed without the recording.
         (1_500, None, 10, 1_501),
-        # An older relay has not counted.
+        # An older relay did not count the changes.
         (1_500, None, None, 1_501),
         (1_500, 9, None, 0),
         (1_500, 10, None, 1_501),
@@ -219,7 +219,7 @@ def test_what_was_relayed_without_the_recording_is_a_gap(tmp_path: Path, positio
 
 @pytest.mark.parametrize("anew", [False, True])
 def test_a_gap_is_told_once(tmp_path: Path, anew: bool) -> None:
-    """Whether the next session is of the same run, or of another one."""
+    """The next session may be of the same run or of a different one."""
     stream = Stream(tmp_path, {"exactly_once": True})
     stream.begin_pass()
     stream.begin()

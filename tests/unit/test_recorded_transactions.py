@@ -1,4 +1,4 @@
-"""The list of a recording's transactions, by its indexes alone."""
+"""The list of a recording's transactions, read from its indexes alone."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from bwtui.pgoutput.messages import Relation
+from bwtui.recording import playback as module
 from bwtui.recording.change import Change
-from bwtui.recording.reading import transactions as module
-from bwtui.recording.reading.reader import RecordingReader, open_recording
-from bwtui.recording.reading.transactions import TransactionFold, contents
+from bwtui.recording.playback import TransactionFold, contents
+from bwtui.recording.reader import RecordingReader, open_recording
 from bwtui.recording.view import RecordedTransaction
 from tests.recorded_shop import shop_recording
 from tests.recorded_stream import Stream, table
@@ -19,14 +19,14 @@ SHOP = Path(__file__).parents[2] / "recordings" / "shop"
 
 @pytest.fixture(scope="module")
 def shop() -> Iterator[RecordingReader]:
-    """The recording that the repository holds."""
+    """The recording in the repository."""
     recording = open_recording(SHOP)
     yield recording
     recording.close()
 
 
 def simply(changes: list[Change]) -> list[tuple[int, int, int, int, int]]:
-    """Start, stop, xid, LSN and commit time of each transaction, the plain way."""
+    """Return start, stop, xid, LSN and commit time of each transaction, computed the simple way."""
     found: list[tuple[int, int, int, int, int]] = []
     before: Change | None = None
     for change in changes:
@@ -80,7 +80,7 @@ def test_segments_passes_and_snapshots_are_crossed(tmp_path: Path) -> None:
 
 
 def test_one_that_begins_at_the_end_of_a_segment_is_there_as_a_whole(tmp_path: Path) -> None:
-    """Found by a property test: it was missing, and its changes were the transaction's before it."""
+    """A property test found that it was missing and that its changes were counted with the one before."""
     stream, orders = Stream(tmp_path / "r", {"segment_bytes": 300}), table(1, "orders")
     stream.begin_pass()
     stream.change("insert", orders, 1, b"one")
@@ -149,7 +149,7 @@ def test_what_was_recorded_before_is_marked() -> None:
 
 
 def test_reading_can_be_stopped_and_goes_on(shop: RecordingReader, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "STEP", 10)
+    monkeypatch.setattr(module, "TRANSACTION_STEP", 10)
     fold, seen = TransactionFold(), []
     assert not fold.advance(shop, shop.length, lambda: True, lambda done, total: seen.append((done, total)))
     assert fold.count == 10
@@ -190,7 +190,7 @@ def stream_many(stream: Stream, orders: Relation) -> None:
         for key in range(number % 4):
             stream.change("insert", orders, key, b"x" * 200)
             if number % 5 == 0:
-                # It goes on in the next batch.
+                # The transaction continues in the next batch.
                 stream.flush()
         if not number % 4:
             stream.begin()
@@ -204,6 +204,6 @@ def stream_many(stream: Stream, orders: Relation) -> None:
             stream.change("insert", orders, 1, b"torn")
             stream.flush()
             stream.repeat(3)
-    # A part of one is all that there is of the last.
+    # The last transaction is incomplete.
     stream.change("insert", orders, 1, b"open")
     stream.stop()

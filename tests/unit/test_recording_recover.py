@@ -1,4 +1,4 @@
-"""Recovery touches what a crash has left and nothing else, and claims no more than is there; so does info."""
+"""Recovery changes only what a crash left, and claims no more than is there; info does the same."""
 
 import json
 import shutil
@@ -17,18 +17,17 @@ from bwtui.model.lsn import format_lsn
 from bwtui.recording.check import check
 from bwtui.recording.folder import segments
 from bwtui.recording.info import info
-from bwtui.recording.reading.complete_prefix import complete_until
-from bwtui.recording.reading.reader import open_recording
-from bwtui.recording.reading.segment_reader import SegmentReader
+from bwtui.recording.reader import open_recording
 from bwtui.recording.recover import recover
 from bwtui.recording.resume import continue_in
+from bwtui.recording.segment_reader import SegmentReader, complete_until
 from tests.recorded_stream import SOURCE, Stream, table
 
 ACCOUNTS = table(1, "accounts")
 
 
 def transaction(stream: Stream, key: int, *, commit: bool = True) -> int:
-    """Record a transaction, or its beginning alone; return where it commits."""
+    """Record a transaction, or only its beginning; return its commit LSN."""
     stream.change("insert", ACCOUNTS, key, b"body")
     at = stream._current[0]
     if commit:
@@ -38,7 +37,7 @@ def transaction(stream: Stream, key: int, *, commit: bool = True) -> int:
 
 
 def left_behind(stream: Stream, folder: Path) -> Path:
-    """Copy the recording as it stands: what a kill at this moment leaves."""
+    """Copy the recording in its current state, as a kill would leave it."""
     shutil.copytree(stream.folder, folder)
     stream.recorder.close()
     return folder
@@ -49,7 +48,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def finished(folder: Path, sessions: int = 1) -> Path:
-    """A recording of so many finished segments."""
+    """Record ``sessions`` finished segments."""
     stream = Stream(folder)
     for number in range(sessions):
         if number:
@@ -143,7 +142,7 @@ def test_looking_for_the_last_whole_transaction_reads_the_list_of_them_twice_at_
     with closing(open_recording(stream.folder)) as recording:
         reads.clear()
         assert complete_until(recording.segments, recording.last_lsn) == whole
-    # For the block of the open one, and for the block before it.
+    # One read is for the block of the open transaction, and one for the block before it.
     assert len(reads) <= 2
 
 
@@ -176,7 +175,7 @@ def test_a_pass_that_broke_off_is_made_whole_by_the_next(tmp_path: Path) -> None
     stream.begin_pass()
     transaction(stream, 1)
     last = transaction(stream, 2)
-    # Both are read again, and the connection breaks in the first.
+    # Both are read again, and the connection breaks during the first.
     stream.begin_pass()
     at, xid, done = stream.history[0]
     stream.begin(at, xid)
@@ -199,9 +198,10 @@ def test_errors_and_notices_are_listed_once_with_their_number(tmp_path: Path) ->
     assert [
         (one.kind, one.message, one.hint, one.count) for one in found.told if one.table == "public.late"
     ] == [("notice", "it is not in the publication", "add it", 2)]
-    # The stream of the double has no snapshot, and does not say what it reached: that is told too.
+    # The double's stream has no snapshot and no reached LSN; that is reported as well.
     assert [one.count for one in found.told] == [1, 2, 1]
-    assert found.errors == 4
+    assert found.errors + found.notices == 4
+    assert found.notices == sum(one.count for one in found.told if one.kind == "notice")
     ran = CliRunner().invoke(info_command, [str(stream.folder), "--json"], **CONTEXT)
     assert json.loads(ran.output)["told"][1]["count"] == 2
     text = CliRunner().invoke(info_command, [str(stream.folder)], **CONTEXT).output
@@ -221,7 +221,7 @@ def test_a_shortened_recording_says_once_what_it_lacks(tmp_path: Path, is_confir
     (last,) = folder.glob("*.partial")
     last.write_bytes(last.read_bytes()[: last.stat().st_size * 2 // 3])
     again = Stream(folder)
-    # The slot is confirmed up to the end, or still has what was cut off.
+    # The slot is confirmed up to the end, or still has the truncated part.
     again.lsn = stream.lsn if is_confirmed else 1_000
     again.begin_pass()
     told = [entry.message for entry in again.report.errors()]
@@ -236,7 +236,7 @@ def test_a_shortened_recording_says_once_what_it_lacks(tmp_path: Path, is_confir
         ((since, until),) = checked.gaps
         assert until == stream.lsn > since
         assert f"{format_lsn(since)} to {format_lsn(until)} was not recorded, or is missing since" in output
-        assert "clean, but for what it lacks: " in output
+        assert "clean, with 1 gap listed above: " in output
     else:
         assert told[0].startswith("a crash tore the recording's end: ")
         assert checked.gaps == []

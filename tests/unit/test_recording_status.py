@@ -1,4 +1,4 @@
-"""An idle recording does not grow by what is always the same."""
+"""An idle recording does not grow by repeated identical data."""
 
 import dataclasses
 import json
@@ -14,11 +14,11 @@ from bwtui.model.backfill import FirstSnapshot
 from bwtui.model.latency import Percentiles
 from bwtui.model.status import Status
 from bwtui.model.verdict import RelayVerdict
-from bwtui.recording.export.facts import facts
-from bwtui.recording.format.blocks import BlockKind, JournalBlock
-from bwtui.recording.format.statements import statement
-from bwtui.recording.reading.reader import open_recording
-from bwtui.relay.recording.json_blocks import StatusSchedule
+from bwtui.recording.blocks import BlockKind, JournalBlock
+from bwtui.recording.info import facts
+from bwtui.recording.payloads import statement
+from bwtui.recording.reader import open_recording
+from bwtui.relay.journal_recorder import StatusSchedule
 from tests.recorded_stream import Stream, table
 
 ORDERS = table(1, "orders")
@@ -28,9 +28,8 @@ def test_a_status_is_due_when_it_has_changed_or_once_a_minute(monkeypatch: pytes
     now = 1000.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     status = Status("streaming", "shop", "shop")
-    schedule = StatusSchedule()
-    assert schedule.due() is None
-    schedule.source = lambda: dataclasses.replace(status, time=now, cpu_seconds=now)
+    assert StatusSchedule(None).due() is None
+    schedule = StatusSchedule(lambda: dataclasses.replace(status, time=now, cpu_seconds=now))
     written = []
     for second in range(121):
         now = 1000.0 + second
@@ -48,8 +47,7 @@ def test_what_has_changed_just_before_the_end_is_written(monkeypatch: pytest.Mon
     now = 1000.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     status = Status("streaming", "shop", "shop")
-    schedule = StatusSchedule()
-    schedule.source = lambda: dataclasses.replace(status, time=now)
+    schedule = StatusSchedule(lambda: dataclasses.replace(status, time=now))
     assert schedule.due() is not None
     now += 0.1
     assert schedule.last() is None
@@ -60,12 +58,11 @@ def test_what_has_changed_just_before_the_end_is_written(monkeypatch: pytest.Mon
 
 
 def test_a_stall_does_not_end_because_the_relay_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is judged when nothing turns any more says nothing of what it was like."""
+    """A status taken after the main loop has ended does not show the earlier stall."""
     monkeypatch.setattr(time, "monotonic", lambda: 1000.0)
     stalled = RelayVerdict("stalled", sentence="PostgreSQL has not answered on the stream for 31 s")
     status = Status("stalled", "shop", "shop", phase="streaming", verdict=stalled)
-    schedule = StatusSchedule()
-    schedule.source = lambda: status
+    schedule = StatusSchedule(lambda: status)
     assert schedule.due() is not None
     status = Status("streaming", "shop", "shop", confirmed_lsn=5, verdict=RelayVerdict())
     told = schedule.last()
@@ -74,10 +71,10 @@ def test_a_stall_does_not_end_because_the_relay_does(monkeypatch: pytest.MonkeyP
 
 
 def test_a_recording_ends_with_what_holds_at_its_end(tmp_path: Path) -> None:
-    """A first snapshot that was through half a second before the end was said not to be."""
+    """A first snapshot that completed half a second before the end was recorded as incomplete."""
     stream = Stream(tmp_path / "recording")
     state: list[FirstSnapshot | None] = [FirstSnapshot(2, 1)]
-    stream.recorder.record_status(lambda: Status("streaming", "shop", "shop", first_snapshot=state[0]))
+    stream.status = lambda: Status("streaming", "shop", "shop", first_snapshot=state[0])
     stream.begin_pass()
     stream.change("insert", ORDERS, 1, b"body")
     stream.commit()
@@ -93,14 +90,14 @@ def test_a_recording_ends_with_what_holds_at_its_end(tmp_path: Path) -> None:
 def test_figures_that_slide_are_no_change_but_their_end_is(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    schedule, written = StatusSchedule(), []
+    written = []
 
     def status() -> Status:
         figures = Percentiles(5, 0.1, 0.1, 0.2, 0.3, now)
         latency = {"total": figures} if now < 1010 else {}
         return Status("streaming", "shop", "shop", latency=latency, latency_since_start={"total": figures})
 
-    schedule.source = status
+    schedule = StatusSchedule(status)
     for second in range(30):
         now = 1000.0 + second
         if (told := schedule.due()) is not None:
@@ -110,9 +107,9 @@ def test_figures_that_slide_are_no_change_but_their_end_is(monkeypatch: pytest.M
 
 
 def recorded(folder: Path, status: Status) -> dict[str, Any]:
-    """Return what a reader finds of a status that a relay has recorded."""
+    """Return what a reader gets of a status that a relay recorded."""
     stream = Stream(folder)
-    stream.recorder.record_status(lambda: status)
+    stream.status = lambda: status
     stream.begin()
     stream.change("insert", ORDERS, 1, b"one")
     stream.commit()

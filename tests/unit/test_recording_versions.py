@@ -1,4 +1,4 @@
-"""Version 2 changed the digest in the foot, version 3 marks blocks; older ones are still read."""
+"""Version 2 changed the digest in the foot, version 3 marks blocks; older versions can still be read."""
 
 import hashlib
 import json
@@ -11,16 +11,10 @@ from typing import Any
 import pytest
 
 from bwtui.errors import DamagedRecording
+from bwtui.recording.blocks import BlockKind, JournalBlock, SegmentFile, mark_after, pack_header
 from bwtui.recording.check import check
-from bwtui.recording.format.blocks import (
-    BlockKind,
-    JournalBlock,
-    SegmentFile,
-    mark_after,
-    pack_header,
-)
 from bwtui.recording.info import info
-from bwtui.recording.reading.reader import open_recording
+from bwtui.recording.reader import open_recording
 from bwtui.recording.recover import recover
 from tests.property.test_recording_damage import everything
 from tests.recorded_stream import Stream, table
@@ -40,7 +34,7 @@ def record(stream: Stream, *keys: int) -> None:
 
 @pytest.fixture
 def sound(tmp_path: Path) -> Stream:
-    """A recording of two segments, as it is written now."""
+    """A recording of two segments in the current version."""
     stream = Stream(tmp_path / "recording")
     record(stream, 1, 2)
     stream.stop()
@@ -60,7 +54,7 @@ def mark_of(path: Path) -> bytes:
 
 
 def write(path: Path, blocks: list[JournalBlock], **changed: dict[str, Any]) -> str:
-    """Write a segment as version 1 did; ``changed`` is what HEAD or FOOT says else. Return its digest."""
+    """Write a segment as version 1 did; ``changed`` overrides fields of HEAD or FOOT. Return its digest."""
     digest = ""
 
     def say(block: JournalBlock, written: bytearray, _: bytearray) -> bytes:
@@ -85,7 +79,7 @@ def as_version_1(folder: Path) -> None:
 
 
 def walk(raw: bytes) -> list[tuple[int, bytes]]:
-    """Return kind and header of each block, by the page of the format alone."""
+    """Return kind and header of each block, using only the documented format."""
     found, at = [], 0
     while raw[at : at + 8] != b"bwtuiEND":
         found.append((raw[at + 8], raw[at : at + 44]))
@@ -144,7 +138,7 @@ def test_what_version_1_left_unfinished_is_finished(tmp_path: Path) -> None:
 
 
 def test_a_block_of_elsewhere_is_found_by_the_foot(sound: Stream) -> None:
-    """All its checksums are right, and its number too; only the digest of the headers knows."""
+    """All its checksums and its number are valid; only the digest of the headers differs."""
     path = min(sound.folder.glob("*.bwj"))
     raw, blocks = bytearray(path.read_bytes()), blocks_of(path)
     event = next(block for block in blocks if block.kind == BlockKind.EVENT)

@@ -1,4 +1,4 @@
-"""What a schema registry's answer means: a schema that is refused, or a service that is to be waited for."""
+"""Answers of a schema registry: a rejected schema, or an unavailable service."""
 
 import json
 import socket
@@ -21,9 +21,9 @@ class Answering(ThreadingHTTPServer):
 
     status = 200
     body = b""
-    #: Where it redirects to.
+    #: Location of a redirect.
     location = ""
-    #: Answers to single paths, whose query is part of them.
+    #: Answers to single paths, including their query strings.
     paths: Mapping[str, object] = MappingProxyType({})
 
     @property
@@ -48,7 +48,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_POST = answer
 
     def log_message(self, *args: object) -> None:
-        """Say nothing."""
+        """Do nothing."""
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def server() -> Iterator[Answering]:
 
 
 def told(code: int | None, message: str = "because") -> bytes:
-    """The body of a registry's refusal; a gateway's has no code."""
+    """Return the body of a registry's error; a gateway's has no code."""
     return json.dumps({"message": message} | ({"error_code": code} if code is not None else {})).encode()
 
 
@@ -81,7 +81,7 @@ def told(code: int | None, message: str = "because") -> bytes:
         (422, told(42205, "Subject t-value is in read-only mode"), "is not accepting schemas"),
         (429, HTML, r"limits the rate of requests \(HTTP 429\)"),
         (404, HTML, r"the path does not exist there \(HTTP 404\)"),
-        (404, b"", "does not respond like a registry: HTTP 404 without a reason"),
+        (404, b"", "does not respond like a registry: HTTP 404"),
         (500, told(50001), "can't reach"),
         (503, HTML, "can't reach"),
         (200, HTML, "is not a schema registry"),
@@ -162,9 +162,9 @@ def test_what_answers_without_a_list_of_subjects_is_no_registry(server: Answerin
 @pytest.mark.parametrize(
     "answers",
     [
-        # Apicurio says NONE of a subject without a rule of its own, unless it is asked what holds.
+        # Apicurio returns NONE for a subject without its own rule, unless asked for the effective rule.
         {"/config/t-value": "NONE", "/config/t-value?defaultToGlobal=true": "FULL"},
-        # A registry that does not know the question has no rule of the subject at all.
+        # A registry without this endpoint has no rules for subjects.
         {"/config": "FULL"},
     ],
 )
@@ -188,7 +188,7 @@ def test_the_rule_is_the_one_that_holds(server: Answering, answers: dict[str, st
 
 
 def test_an_answer_that_comes_byte_by_byte_is_not_waited_for_without_end() -> None:
-    """Each byte comes within the client's timeout, which is of each read."""
+    """Each byte arrives within the client's timeout, which applies to each read."""
     listener = socket.create_server(("127.0.0.1", 0))
     over = Event()
 
@@ -220,7 +220,7 @@ RECORD = json.dumps({"type": "record", "namespace": "com.acme", "name": "OrdersK
     "held", ['"string"', '["null", "string"]', 'syntax = "proto3"; message Orders {}', "7"]
 )
 def test_a_subject_that_holds_no_record_is_refused(server: Answering, held: str) -> None:
-    """Others write keys as plain strings, or in Protobuf: a relay that meets them must not break off."""
+    """Other producers write keys as strings or in Protobuf; a relay that meets them must not crash."""
     stored = {"subject": "t-key", "version": 1, "id": 1, "schema": held}
     server.status, server.body = 409, told(409)
     server.paths = {
@@ -240,7 +240,7 @@ def test_a_subject_that_holds_no_record_is_refused(server: Answering, held: str)
     "names", [{"name": "com.acme.OrdersKey"}, {"namespace": "other", "name": "com.acme.OrdersKey"}]
 )
 def test_a_name_with_dots_is_the_whole_name(server: Answering, names: dict[str, str]) -> None:
-    """As Avro's specification has it; a registry gives back what another producer wrote."""
+    """Avro's specification says so; a registry returns what another producer wrote."""
     held = json.dumps({"type": "record", **names, "fields": []})
     stored = {"subject": "t-key", "version": 1, "id": 1, "schema": held}
     server.paths = {"/subjects/t-key/versions/latest": stored}

@@ -1,14 +1,14 @@
-"""The commands' options are those of bwtui/options.py: made of it, and not written down again."""
+"""The commands' options are generated from bwtui/settings.py, and not defined twice."""
 
 from types import SimpleNamespace
 
 import click
 import pytest
 
+from bwtui.cli.inputs import relay_options
 from bwtui.cli.main import cli
-from bwtui.cli.options import relay_options
-from bwtui.options import OPTIONS, Option, parse
-from bwtui.settings import RelaySettings
+from bwtui.options import parse
+from bwtui.settings import OPTIONS, Option, RelaySettings
 
 
 def _parameters(*path: str) -> dict[str, click.Option]:
@@ -31,12 +31,21 @@ def test_what_a_relay_is_told_every_command_takes_that_needs_all_of_it(path: tup
             assert (parameter.help or "").startswith(option.help)
 
 
+def test_connect_names_its_options_that_are_not_settings() -> None:
+    context = click.Context(cli)
+    command = cli.get_command(context, "connect")
+    assert command is not None and command.epilog is not None
+    others = set(_parameters("connect")) - {option.name for option in OPTIONS}
+    named = command.epilog.partition("except ")[2].partition(". ")[0]
+    assert {word.strip(",").removeprefix("--") for word in named.split() if word.startswith("--")} == others
+
+
 def test_verify_and_record_take_what_they_name() -> None:
     of_relay = {option.name for option in OPTIONS}
     assert of_relay & set(_parameters("verify")) == {
         *("postgres", "slot", "broker", "schema-registry", "topic-prefix", "kafka-config"),
         *("publication", "table", "exclude-table"),
-        # Of its own.
+        # This is verify's own option.
         "spark-master",
     }
     elsewhere = {"broker", "schema-registry", "kafka-config", "topic-config", "registry-config", "record"}
@@ -65,12 +74,12 @@ def test_the_default_of_a_number_may_be_zero_or_none(
     monkeypatch: pytest.MonkeyPatch, value: int | None, in_words: str, told: str
 ) -> None:
     monkeypatch.setattr(relay_options, "_DEFAULTS", SimpleNamespace(limit=value))
-    option = Option("limit", "A limit.", kind="number", default=in_words)
+    option = Option("limit", "limit", "A limit.", kind="number", shown_default=in_words)
     assert relay_options._default(option) == told
 
 
 def test_a_command_can_not_take_what_no_relay_has() -> None:
-    from bwtui.cli.options.relay_options import takes
+    from bwtui.cli.inputs.relay_options import takes
 
     with pytest.raises(AssertionError, match="slott"):
         takes("slott")

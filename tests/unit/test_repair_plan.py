@@ -1,4 +1,4 @@
-"""What a repair plans: never a tombstone for bytes of a key that the relay itself may write."""
+"""A repair never plans a tombstone for bytes of a key that the relay itself may write."""
 
 import json
 from collections.abc import Mapping
@@ -6,29 +6,28 @@ from pathlib import Path
 
 import pytest
 
-from bwtui.audit.decoding import Schemas
+from bwtui.audit.canonical_values import Schemas
 from bwtui.errors import Indeterminate
-from bwtui.relay.healing import comparison
-from bwtui.relay.healing.comparison import HealComparison
-from bwtui.relay.healing.heal_state import HealStateStore
+from bwtui.relay.healing import heal
+from bwtui.relay.healing.heal import HealComparison, HealStateStore
 from bwtui.repair.plan import Planner, TablePlan
 from bwtui.repair.relay_repair import spellings
 from bwtui.repair.strays import KeyPartitioner
 from bwtui.settings import RelaySettings
-from bwtui.verify.differences import Doubt, KeyDifference
+from bwtui.verify.folding import Doubt, KeyDifference
 from bwtui.verify.tables import ComparedTable
 
 _TABLE = ComparedTable("public", "orders", "shop.orders", ("id",), ("id",))
 _UNKEYED = ComparedTable("public", "log", "shop.log", ("text",), ())
 _KEY = {"type": "record", "name": "orders_key", "fields": [{"name": "id", "type": "long"}]}
-#: The same id under schema 7, and bytes that no schema of it reads.
+#: The same id under schema 7, and bytes that can't be read with that schema.
 _AVRO, _JSON = b"\0\0\0\0\x07\x02", b'{"id": 1}'
 _CUT = b"\0\0\0\0\x07"
 _HOMES = KeyPartitioner(RelaySettings(postgres="", slot="shop"))
 
 
 def planned(folder: Path, raw: bytes, own: Mapping[str, str]) -> TablePlan:
-    """Plan for a topic that has one key too many, in bytes that no row's key is known to have."""
+    """Plan for a topic with an extra key, in bytes that match no row's key."""
     planner = Planner(folder, own.get, Schemas({7: json.dumps(_KEY)}), _HOMES)
     planner.take(_TABLE, (), iter([KeyDifference("extra_key", True, None, raw, None)]))
     return planner.tables[0]
@@ -37,7 +36,7 @@ def planned(folder: Path, raw: bytes, own: Mapping[str, str]) -> TablePlan:
 @pytest.mark.parametrize("raw", [_AVRO, _JSON])
 def test_while_the_relays_own_bytes_are_not_known_none_get_a_tombstone(tmp_path: Path, raw: bytes) -> None:
     plan = planned(tmp_path, raw, {})
-    assert (plan.messages, plan.own_bytes, plan.keys) == (0, 1, None)
+    assert (plan.messages, plan.current_bytes, plan.keys) == (0, 1, None)
     assert not plan.is_trusted
     assert "1 keys" in plan.notes()[0]
     assert "bwtui snapshot public.orders" in plan.notes()[0]
@@ -50,7 +49,7 @@ def test_the_relays_own_bytes_get_no_tombstone_though_they_cant_be_decoded(
     tmp_path: Path, raw: bytes, own: str | None
 ) -> None:
     plan = planned(tmp_path, raw, {} if own is None else {"public.orders": own})
-    assert (plan.messages, plan.own_bytes) == (0, 1)
+    assert (plan.messages, plan.current_bytes) == (0, 1)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +58,7 @@ def test_the_relays_own_bytes_get_no_tombstone_though_they_cant_be_decoded(
 )
 def test_bytes_that_the_relay_does_not_write_get_a_tombstone(tmp_path: Path, raw: bytes, own: str) -> None:
     plan = planned(tmp_path, raw, {"public.orders": own})
-    assert (plan.raw_tombstones, plan.own_bytes, plan.spelling) == (1, 0, own)
+    assert (plan.raw_tombstones, plan.current_bytes, plan.spelling) == (1, 0, own)
 
 
 @pytest.mark.parametrize(("raw", "spelling"), [(_AVRO, "7"), (_JSON, "json"), (None, ""), (_CUT, "")])
@@ -73,7 +72,7 @@ def test_how_a_topics_keys_are_written_goes_with_them(
 
 def test_bytes_that_no_relay_writes_get_a_tombstone_whatever_its_own_are(tmp_path: Path) -> None:
     plan = planned(tmp_path, b'{"id":1}', {})
-    assert (plan.raw_tombstones, plan.own_bytes) == (1, 0)
+    assert (plan.raw_tombstones, plan.current_bytes) == (1, 0)
 
 
 def test_a_relay_knows_its_own_bytes_of_tables_that_it_has_sent_something_of() -> None:
@@ -103,10 +102,10 @@ def test_a_heal_that_needs_a_table_whole_says_how(tmp_path: Path, monkeypatch: p
     ended: list[Indeterminate | None] = []
     due = HealStateStore(tmp_path, ("1", "shop", "shop"))
     due.begin("the slot is gone")
-    due.made("0/1")
-    healing = HealComparison("shop", due, ended.append)
+    due.record_slot("0/1")
+    healing = HealComparison("shop", "bwtui slots drop shop", due, ended.append)
     monkeypatch.setattr(healing._command, "run", lambda *_: (1, told, []))
-    monkeypatch.setattr(comparison, "name_if_several", lambda name: name)
+    monkeypatch.setattr(heal, "name_if_several", lambda name: name)
     healing._work()
     assert due.status is not None
     assert due.status.state == "undecided"

@@ -1,4 +1,4 @@
-"""Which relay and which of its tables a repair means."""
+"""The relay and the tables that a repair selects."""
 
 import contextlib
 import json
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bwtui.cli.auditing import repair_target
+from bwtui.cli.inputs import repair_target
 from bwtui.errors import RefusedError, UsageError
 from bwtui.relay.backfill.chunk_snapshot import chunk_snapshot_path
 from bwtui.relay.process.lock import RelayLock
@@ -32,7 +32,7 @@ _OWN = RelaySettings(slot="shop", topic_prefix="shop")
 def test_of_a_report_only_the_tables_that_are_chosen_are_meant(
     patterns: tuple[str, ...], meant: tuple[str, ...]
 ) -> None:
-    assert repair_target._of_report({"tables": ["public.a", "sales.b"]}, patterns) == meant
+    assert repair_target._report_tables({"tables": ["public.a", "sales.b"]}, patterns) == meant
 
 
 @pytest.mark.parametrize(
@@ -69,11 +69,11 @@ def test_the_age_of_a_report_without_a_time_is_not_told() -> None:
 
 def test_what_the_relay_has_otherwise_is_refused() -> None:
     for same in (RelaySettings(), RelaySettings(topic_prefix="shop", publication="bwtui_shop")):
-        repair_target._refuse_others("shop", same, _OWN)
+        repair_target._refuse_different_settings("shop", same, _OWN)
     with pytest.raises(RefusedError, match=r"different -p/--topic-prefix: shop, not other"):
-        repair_target._refuse_others("shop", RelaySettings(topic_prefix="other"), _OWN)
+        repair_target._refuse_different_settings("shop", RelaySettings(topic_prefix="other"), _OWN)
     with pytest.raises(RefusedError, match=r"different --publication: bwtui_shop, not mine"):
-        repair_target._refuse_others("shop", RelaySettings(publication="mine"), _OWN)
+        repair_target._refuse_different_settings("shop", RelaySettings(publication="mine"), _OWN)
 
 
 _SOURCE = {"system_identifier": "7", "database": "shop"}
@@ -94,31 +94,33 @@ def remember(folder: Path, database: str, slot: str) -> Path:
     return memory.path
 
 
-def refuse_ours(slot: str = "shop") -> None:
+def refuse_local_relays(slot: str = "shop") -> None:
     settings = RelaySettings(slot=slot)
-    repair_target.refuse_ours(repair_target.RepairTarget("", settings, settings, "k", _SOURCE), ["items"])
+    repair_target.refuse_local_relays(
+        repair_target.RepairTarget("", settings, settings, "k", _SOURCE), ["items"]
+    )
 
 
 def test_beside_a_relay_of_ours_that_does_not_answer_nothing_is_sent(running: Path) -> None:
-    """Its name says nothing of its slot; its folder does."""
+    """A relay's name does not show its slot, but its folder does."""
     remember(running, "shop", "shop")
     with pytest.raises(RefusedError, match="relay till runs on this machine and does not answer"):
-        refuse_ours()
+        refuse_local_relays()
 
 
 def test_a_first_snapshot_and_a_memory_that_can_not_be_read_are_of_the_slot(running: Path) -> None:
     chunk_snapshot_path(running, ("7", "shop", "shop")).write_text("{}")
     with pytest.raises(RefusedError, match="relay till"):
-        refuse_ours()
+        refuse_local_relays()
     chunk_snapshot_path(running, ("7", "shop", "shop")).unlink()
     remember(running, "shop", "shop").write_text("{")
     with pytest.raises(RefusedError, match="relay till"):
-        refuse_ours()
+        refuse_local_relays()
 
 
 def test_a_relay_of_another_slot_or_database_is_passed_by(running: Path) -> None:
     remember(running, "shop", "other")
     remember(running, "archive", "shop")
-    refuse_ours()
+    refuse_local_relays()
     with pytest.raises(RefusedError, match="relay till"):
-        refuse_ours("till")
+        refuse_local_relays("till")

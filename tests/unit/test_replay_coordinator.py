@@ -1,4 +1,4 @@
-"""The coordinator of a replay listens on a port: who does not know the token gets a sentence."""
+"""The coordinator of a replay listens on a port; clients without the token get an error message."""
 
 import contextlib
 import json
@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from bwtui.errors import ConnectionFailed
-from bwtui.replay import coordinator as replay_coordinator
-from bwtui.replay.coordinator import Coordinator, CoordinatorAddress, CoordinatorClient
+from bwtui.replay import send as replay_coordinator
+from bwtui.replay.send import Coordinator, CoordinatorAddress, CoordinatorClient
 
 TOKEN = "f00d" * 8
 
 
 @pytest.fixture
 def coordinator(monkeypatch: pytest.MonkeyPatch) -> Iterator[Coordinator]:
-    """A coordinator; nothing that a caller says may end one of its threads with a traceback."""
+    """A coordinator whose threads must not end with a traceback, whatever a client sends."""
     failed: list[Any] = []
     monkeypatch.setattr(threading, "excepthook", failed.append)
     with Coordinator("127.0.0.1", TOKEN, None, lambda _: None, lambda: False) as coordinator:
@@ -27,7 +27,7 @@ def coordinator(monkeypatch: pytest.MonkeyPatch) -> Iterator[Coordinator]:
 
 
 def call(coordinator: Coordinator, *lines: bytes) -> bytes:
-    """Say ``lines``, and return all that is answered."""
+    """Send ``lines``, and return the complete answer."""
     with socket.create_connection((coordinator.address.host, coordinator.address.port), 30) as caller:
         with contextlib.suppress(OSError):
             for line in lines:

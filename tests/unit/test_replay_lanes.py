@@ -1,4 +1,4 @@
-"""What a replay's task waits for, and what may be in a log twice."""
+"""Waits of a replay's task, and possible duplicates in a log."""
 
 from array import array
 
@@ -6,8 +6,7 @@ import pytest
 from confluent_kafka import KafkaError
 
 from bwtui.kafka.client import LastClientError
-from bwtui.replay.lane import Lane, SilenceTimeout
-from bwtui.replay.unconfirmed_tail import twice
+from bwtui.replay.send import Lane, SilenceTimeout, twice
 
 
 def lost() -> KafkaError:
@@ -56,13 +55,13 @@ def test_a_refusal_is_not_forgotten() -> None:
     [
         ([1, 2, 3, 2, 3], 3, 2, False, 2),
         ([1, 2, 3], 3, 2, False, 0),
-        # Equal messages of the recording, and another's.
+        # Equal messages of the recording, and one of another producer.
         ([1, 2, 2, 3], 4, 4, False, 0),
         ([1, 2, 2, 3, 9], 4, 4, False, 1),
         ([1, 2, 3, 9, 8], 3, 2, False, 0),
-        # No more can come late than were under way.
+        # No more messages can be late than were in flight.
         ([1, 1, 1, 1], 1, 2, False, 2),
-        # What a compaction took is not there to be counted.
+        # Compacted messages can't be counted.
         ([2, 2, 3], 5, 4, True, 1),
         ([], 0, 4, False, 0),
     ],

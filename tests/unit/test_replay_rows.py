@@ -1,4 +1,4 @@
-"""Where a replay puts keys: the same as what the audit expects, which has its own hash."""
+"""A replay assigns keys to the same partitions as the audit, which has its own hash."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Routes in a recording: one number for one description, and numbers without end though a segment has few."""
+"""Route numbers in a recording: one per description, and unlimited though a segment has few."""
 
 import json
 from contextlib import closing
@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from bwtui.recording.blocks import BlockKind, SegmentFile
 from bwtui.recording.check import check
 from bwtui.recording.folder import segments
-from bwtui.recording.format.blocks import BlockKind, SegmentFile
-from bwtui.recording.reading.reader import open_recording
+from bwtui.recording.reader import open_recording
 from tests.recorded_stream import Stream
 from tests.recorded_stream import table as recorded_table
 from tests.scripted_relay import ScriptedRelay, table
@@ -19,7 +19,7 @@ COLUMNS = ["id", "code", "body"]
 
 
 def routes(folder: Path) -> list[list[dict[str, Any]]]:
-    """Return what the ROUTE blocks of each segment say."""
+    """Return the contents of each segment's ROUTE blocks."""
     found = []
     for segment in segments(folder):
         with segment.path.open("rb") as file:
@@ -68,7 +68,7 @@ def test_a_key_that_changes_and_comes_back_is_read_back(tmp_path: Path) -> None:
     wanted = ["id", "code", "id", "code", "code", "id"]
     for key in wanted:
         insert(relay, relation, key, announced=True)
-        # Without a message: only the newest route says what the key is.
+        # There is no message: only the newest route shows the key.
         relay.begin()
         relay.truncate(relation)
         relay.commit()
@@ -84,7 +84,7 @@ def test_a_key_that_changes_and_comes_back_is_read_back(tmp_path: Path) -> None:
 def test_a_segment_without_numbers_left_is_followed_by_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bwtui.relay.recording.references.ROUTES", 7)
+    monkeypatch.setattr("bwtui.relay.journal_recorder.ROUTES", 7)
     stream = Stream(tmp_path / "recording")
     stream.begin_pass()
     for number in range(40):
@@ -113,14 +113,14 @@ def test_a_segment_without_numbers_left_is_followed_by_another(
 def test_a_table_that_was_forgotten_is_described_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bwtui.relay.routes.session_routes._ROUTES_KEPT", 2)
+    monkeypatch.setattr("bwtui.relay.routes.route._ROUTES_KEPT", 2)
     relay = ScriptedRelay(tmp_path)
     first = table(7, "first", COLUMNS)
     insert(relay, first, "id", announced=True)
     for number in range(12):
         insert(relay, table(100 + number, f"t{number}", COLUMNS), "id", announced=True)
     assert relay._streaming is not None and 7 not in relay._streaming.rows.routes
-    # PostgreSQL has announced it, and does so once.
+    # PostgreSQL has announced it already, and announces it only once.
     insert(relay, first, "id", announced=False)
     relay.begin()
     relay.truncate(table(100, "t0", COLUMNS), first)

@@ -1,4 +1,4 @@
-"""Routes that are built ahead of their rows: of which tables, and what is used when their turn comes."""
+"""Routes that are built ahead of their rows: the selection of tables, and the use of the routes."""
 
 import struct
 from collections.abc import Sequence
@@ -7,12 +7,12 @@ from typing import Any, cast
 import pytest
 
 from bwtui.blocking import StopRequested
+from bwtui.errors import ConnectionFailed
 from bwtui.pgoutput.decoder import decode
 from bwtui.pgoutput.frames import PAYLOAD_OFFSET
 from bwtui.pgoutput.messages import Relation
 from bwtui.relay.batch_bisector import RestartFromConfirmed
-from bwtui.relay.routes.route import TableRoute
-from bwtui.relay.routes.session_routes import SessionRoutes
+from bwtui.relay.routes.route import SessionRoutes, TableRoute
 
 
 def framed(payload: bytes) -> bytes:
@@ -31,19 +31,19 @@ def announced(oid: int, name: str, *columns: str) -> bytes:
 
 
 def inserted(oid: int) -> bytes:
-    """Return as much of an INSERT as names its table."""
+    """Return the beginning of an INSERT, up to its table."""
     return framed(b"I" + struct.pack(">I", oid) + b"N")
 
 
 def relation(frame: bytes) -> Relation:
-    """Return what a frame announces."""
+    """Return the relation that a frame announces."""
     found = decode(frame[PAYLOAD_OFFSET:])
     assert isinstance(found, Relation)
     return found
 
 
 class Built:
-    """Routes over frames to come; takes note of what is built together, and of what is begun."""
+    """Routes over future frames; records which are built together, and which are begun."""
 
     def __init__(self, *ahead: bytes) -> None:
         self.together: list[list[str]] = []
@@ -79,7 +79,7 @@ def test_tables_that_are_announced_and_have_rows_are_built_together() -> None:
     for frame in (announced(1, "a"), second, third):
         assert built.take(frame) == relation(frame)
     assert built.together == [["a", "b", "c"]]
-    # Each in its turn: what was recorded of another form must be written first.
+    # Each route is begun in its turn, because rows of the former table definition must be recorded first.
     assert built.begun == ["a", "b", "c"]
 
 
@@ -101,7 +101,7 @@ def test_a_form_that_was_never_used_is_not_taken_for_another() -> None:
 
 @pytest.mark.parametrize("again", [announced(1, "b"), announced(3, "a"), announced(3, "b")])
 def test_of_each_table_and_name_only_the_first_is_built_ahead(again: bytes) -> None:
-    """Schemas of one subject are registered in the order in which the stream has them."""
+    """Schemas of one subject are registered in the order of the stream."""
     built = Built(announced(2, "b"), inserted(2), again, inserted(relation(again).oid))
     built.take(announced(1, "a"))
     assert built.together == [["a", "b"]]
@@ -122,3 +122,9 @@ def test_nothing_is_left_of_routes_that_were_given_up(error: Exception) -> None:
     built.take(second)
     assert built.together == [["a", "b"]] * 2
     assert built.begun == ["a", "b"]
+
+
+def test_a_row_of_a_relation_that_was_not_announced_needs_a_new_session() -> None:
+    """PostgreSQL 14 sent one after publish_via_partition_root was altered; the relay ended with KeyError."""
+    with pytest.raises(ConnectionFailed, match="a row of relation 7, which it did not announce"):
+        Built().routes[7]

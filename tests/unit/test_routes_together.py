@@ -1,4 +1,4 @@
-"""Routes that are built together: one request for their topics, and schemas registered side by side."""
+"""Routes that are built together: one request for their topics, and schemas registered in parallel."""
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ from bwtui.relay.run_state import RunState
 from bwtui.relay.service_retry import ServiceRetry
 from bwtui.settings import RelaySettings
 from bwtui.sink.destination import Limits, TopicLimits
-from bwtui.source.failover.stream_server import StreamServer
+from bwtui.source.raw_stream import StreamServer
 from tests.faults.doubles import MemorySink
 from tests.scripted_relay import Catalog
 
@@ -22,7 +22,7 @@ _PATIENCE = 60.0
 
 
 class CountingSink(MemorySink):
-    """Says of each request which topics it asked for; the first ``away`` of them fail."""
+    """Records the requested topics of each request; the first ``away`` requests fail."""
 
     def __init__(self, away: int = 0) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class CountingSink(MemorySink):
         self._away = away
 
     def ensure_topics(self, wanted: Mapping[str, bool]) -> Limits:
-        """Take note of the request, and refuse what is called so."""
+        """Record the request, and reject topics named "refused"."""
         self.asked.append(list(wanted))
         if len(self.asked) <= self._away:
             raise ConnectionFailed("no broker", "start it")
@@ -39,13 +39,13 @@ class CountingSink(MemorySink):
 
 
 class MeetingRegistry:
-    """Answers only when so many registrations wait for it as there are ``subjects``."""
+    """Answers only once ``subjects`` registrations wait at the same time."""
 
     def __init__(self, subjects: int) -> None:
         self._meeting = threading.Barrier(subjects)
 
     def register(self, subject: str, schema: str) -> RegisteredSchema:
-        """Give each an id of its own."""
+        """Return a unique id."""
         number = self._meeting.wait(_PATIENCE)
         if subject.startswith("odd"):
             raise SchemaRefused("incompatible", "undo it", status=409)
@@ -62,9 +62,9 @@ def relations(*names: str) -> Sequence[Relation]:
 
 @contextmanager
 def router(sink: Any, registry: Any, report: RunState, **given: Any) -> Iterator[Router]:
-    """Return a router that asks no PostgreSQL."""
+    """Return a router that does not query PostgreSQL."""
     patience = ServiceRetry(StreamServer(""), report, lambda seconds: None)
-    patience.look = lambda question: question(Catalog())  # type: ignore[arg-type, method-assign]
+    patience.query = lambda query: query(Catalog())  # type: ignore[arg-type, method-assign]
     made = Router(
         RelaySettings(allow_unkeyed=True, exclude_tables=("filtered",), **given),
         sink,
@@ -114,7 +114,7 @@ def test_many_new_subjects_take_one_request_each() -> None:
 
 def test_what_is_wrong_with_one_table_is_not_the_others_fault() -> None:
     sink, report = CountingSink(), RunState()
-    # Two subjects each of the last two; the refused ones get no further than their topic.
+    # The last two have two subjects each; the rejected ones get no further than their topic.
     with router(sink, MeetingRegistry(4), report) as made:
         found = made.routes(relations("refused", "unkeyed", "odd", "good"))
     refusals = [str(one.refusal) if one.refusal else None for one in found if one is not None]

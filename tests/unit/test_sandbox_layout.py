@@ -1,4 +1,4 @@
-"""Where the sandbox keeps its things, and the ports it takes."""
+"""The sandbox's folders and ports."""
 
 import fcntl
 import io
@@ -39,7 +39,7 @@ def test_the_demo_has_a_sandbox_within_each_folder_that_is_named(
         monkeypatch.setenv("BWTUI_SANDBOX_HOME", str(tmp_path / name))
         found.add(demo_folder())
     assert found == {tmp_path / "one" / "demo", tmp_path / "two" / "demo"}
-    # As the demo itself says it: BWTUI_SANDBOX_HOME=… bwtui sandbox down.
+    # The demo prints this command: BWTUI_SANDBOX_HOME=… bwtui sandbox down.
     for folder in found:
         SandboxLayout(folder).make()
         SandboxLayout(folder).lock_demo().close()
@@ -64,7 +64,7 @@ def test_wiping_takes_the_demo_along_but_not_while_it_runs(tmp_path: Path) -> No
 
 
 def test_wiping_leaves_folders_that_no_sandbox_and_no_demo_made(tmp_path: Path) -> None:
-    """BWTUI_SANDBOX_HOME may name any folder, and the names in a sandbox are everyday ones."""
+    """BWTUI_SANDBOX_HOME may be any folder, and the names in a sandbox are common ones."""
     theirs = [tmp_path / part / name for part in (".", "demo") for name in ("data/rows", "logs/web", "lock")]
     for one in theirs:
         one.parent.mkdir(parents=True, exist_ok=True)
@@ -75,7 +75,7 @@ def test_wiping_leaves_folders_that_no_sandbox_and_no_demo_made(tmp_path: Path) 
     assert [one for one in theirs if not one.exists()] == []
 
 
-#: Runs commands in a folder as somebody who may not do everything, and prints how each has ended.
+#: Runs commands in a folder as an unprivileged user, and prints the outcome of each.
 NOBODY = """
 import json, os, sys
 from click.testing import CliRunner
@@ -93,7 +93,7 @@ for place in sys.argv[2:]:
 
 
 def test_a_folder_that_can_not_be_used_is_no_bug() -> None:
-    # Not pytest's, which nobody else may enter.
+    # This is not pytest's temporary folder, which other users can't enter.
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o755)
@@ -109,7 +109,7 @@ def test_a_folder_that_can_not_be_used_is_no_bug() -> None:
     told = [json.loads(line) for line in ran.stdout.splitlines()]
     assert len(told) == len(places) * 6
     for place, what, code, said in told:
-        # Where nothing is, nothing runs, and there is nothing to stop.
+        # If there is no sandbox, nothing runs, and there is nothing to stop.
         if place in ("locked/below", "/proc/nope") and what not in ("up", "demo"):
             assert code == (0 if what.startswith("down") else 4), said
             continue
@@ -128,7 +128,7 @@ def test_a_process_of_another_user_gets_no_password(tmp_path: Path, monkeypatch:
         given = log.read_text()
         assert "LC_ALL=C" in given
     else:
-        # Only root can start one; this is what it would get.
+        # Only root can start one; this is the environment that it would get.
         given = str(processes._ours(nobody))
     assert "PATH" in given and "hunter2" not in given
 
@@ -176,7 +176,7 @@ def test_wipe_leaves_what_is_not_ours(tmp_path: Path) -> None:
 
 
 def test_a_folder_behind_a_closed_one_is_not_reachable_by_others_whatever_links_lead_there() -> None:
-    # Not pytest's, which no other user may enter.
+    # This is not pytest's temporary folder, which other users can't enter.
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for path, mode in ((folder, 0o755), (folder / "closed", 0o700), (folder / "closed/inner", 0o755)):
@@ -194,7 +194,7 @@ def test_a_folder_behind_a_closed_one_is_not_reachable_by_others_whatever_links_
 
 @pytest.mark.parametrize("mode", [0o700, 0o755])
 def test_the_user_that_postgres_runs_under_gets_to_its_folder(mode: int) -> None:
-    """The demo makes the folder around its own first, open to others; what a sandbox makes in it is not."""
+    """The demo first creates the outer folder, which others can enter; a sandbox's folders are private."""
     folder = Path(tempfile.mkdtemp())
     folder.chmod(mode)
     layout = SandboxLayout(folder)
@@ -209,7 +209,7 @@ def test_the_user_that_postgres_runs_under_gets_to_its_folder(mode: int) -> None
 
 
 def test_a_remembered_port_is_taken_again_only_while_it_is_free() -> None:
-    # None of the kernel's own choice: an outgoing connection may be given it as soon as it is free.
+    # The kernel must not have chosen it: an outgoing connection may get such a port as soon as it is free.
     taken = ports.choose(["a"], {})["a"]
     with socket.socket() as busy:
         busy.bind((ports.LOOPBACK, taken))

@@ -1,4 +1,4 @@
-"""A run of tests in several processes goes on when one of them ends in the middle of a test."""
+"""A test run in several processes continues when one of them crashes in the middle of a test."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ _CRASHES = "import os\ndef test_crashes(): os._exit(1)\ndef test_behind(): pass\
 
 
 def run(folder: Path, *options: str) -> str:
-    """Run the tests in ``folder`` in one worker; return what is said of them."""
+    """Run the tests in ``folder`` in one worker; return the output."""
     (folder / "conftest.py").write_text(
         "from tests.fix_scheduling import pytest_sessionfinish, pytest_xdist_make_scheduler\n"
     )
@@ -18,16 +18,18 @@ def run(folder: Path, *options: str) -> str:
             sys.executable,
             "-m",
             "pytest",
-            "-p",
-            "no:randomly",
-            "-c",
-            "/dev/null",
+            *("-p", "xdist.plugin"),
+            *("-c", "/dev/null"),
             f"--rootdir={folder}",
             *options,
         ],
         check=False,
         cwd=folder,
-        env={"PYTHONPATH": str(Path(__file__).parents[2]), "PATH": os.defpath},
+        env={
+            "PYTHONPATH": str(Path(__file__).parents[2]),
+            "PATH": os.defpath,
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        },
         capture_output=True,
         text=True,
         timeout=60,

@@ -1,4 +1,4 @@
-"""Temporary folders: gone with their run, or with a later one where it was killed."""
+"""Temporary folders are removed with their run, or by a later run if it was killed."""
 
 import os
 import signal
@@ -24,7 +24,7 @@ with scratch("run-", Path(sys.argv[1])) as folder:
 
 
 def age(folder: Path) -> None:
-    """Make a folder look as if it had been there for a while."""
+    """Make a folder look old."""
     os.utime(folder, (time.time() - 3600,) * 2)
 
 
@@ -45,7 +45,7 @@ def test_what_a_killed_run_left_is_removed_and_nothing_else(tmp_path: Path) -> N
     (tmp_path / "run-strange").mkdir()
     age(tmp_path / "run-strange")
     with scratch("run-", tmp_path) as long:
-        # It is young: its owner may be about to lock it.
+        # It is new: its owner may be about to lock it.
         assert left.exists()
         age(left)
         age(long)

@@ -1,9 +1,9 @@
-"""SQL files taken apart: what may be tried, and what is refused with a plain word."""
+"""Parsing of SQL files: statements that can be tried, and clear errors for the others."""
 
 import pytest
 
 from bwtui.errors import RefusedError
-from bwtui.source.ddl.script import statements
+from bwtui.source.ddl import statements
 
 FUNCTION = """create function f() returns int language sql
 begin atomic

@@ -1,10 +1,10 @@
-"""Texts of a frame: the fast way says what the slow way says, also of texts that look like heads."""
+"""The fast path for a frame's texts gives the slow path's result, even for texts that look like heads."""
 
 import pytest
 
 from bwtui.pgoutput.messages import Column, Relation
 from bwtui.pgoutput.tuples import MISLEADING
-from bwtui.seal.text import TextMaker
+from bwtui.seal.rows import TextMaker
 
 RELATION = Relation(1, "public", "t", "d", (Column("id", 23, -1, True), Column("note", 25, -1, False)))
 

@@ -1,4 +1,4 @@
-"""What stands in a recording's folder under a segment's name, and is no file."""
+"""Entries in a recording's folder that have a segment's name but are not files."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 from bwtui.errors import StateFailed
 from bwtui.recording.check import check
-from bwtui.recording.reading.reader import open_recording
+from bwtui.recording.reader import open_recording
 
 NAME = "00000001-0000000000000001-0000000000000002.bwj"
 

@@ -5,13 +5,13 @@ import pytest
 from bwtui.errors import ConnectionFailed
 from bwtui.relay.run_state import RunState
 from bwtui.relay.service_retry import ServiceRetry
-from bwtui.source.failover.stream_server import StreamServer
+from bwtui.source.raw_stream import StreamServer
 
 REGISTRY = "the schema registry"
 
 
 class Broken(Exception):
-    """Whatever ends the wait: a stop, or a stream that is lost."""
+    """Ends the wait: a stop, or a broken stream."""
 
 
 def away() -> int:
@@ -30,13 +30,13 @@ def test_a_wait_that_is_broken_off_leaves_nothing_behind() -> None:
             raise Broken
 
     patience = ServiceRetry(StreamServer(""), report, pulse)
-    before = report.account.current[0]
+    before = report.clock.current[0]
     with pytest.raises(Broken):
-        patience.ask(REGISTRY, away)
+        patience.call(REGISTRY, away)
     assert waits == 1
-    assert (report.account.current[0], report.detail) == (before, "streaming")
+    assert (report.clock.current[0], report.detail) == (before, "streaming")
     assert report.is_out(REGISTRY), "it has not answered yet"
-    assert patience.ask(REGISTRY, lambda: 1) == 1
+    assert patience.call(REGISTRY, lambda: 1) == 1
     assert not report.is_out(REGISTRY)
     assert [entry.is_over for entry in report.errors()] == [True]
     patience.close()

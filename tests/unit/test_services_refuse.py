@@ -1,4 +1,4 @@
-"""A refusal told apart from an outage, where a service's answer is an odd one."""
+"""Distinguish a refusal from an outage when a service's answer is unusual."""
 
 import dataclasses
 import json
@@ -11,14 +11,14 @@ import psycopg2
 import pytest
 from confluent_kafka import KafkaError
 
-from bwtui.encode.local_registry import LocalRegistry
-from bwtui.encode.registry import SchemaRegistry
+from bwtui.encode.registry import LocalRegistry, SchemaRegistry
 from bwtui.errors import AuthenticationFailed, ConnectionFailed, RefusedError, ServiceRefused
 from bwtui.model.delivery import DeliverySpan
 from bwtui.pgoutput.messages import UNCHANGED, Column, Relation
 from bwtui.relay import toast as toast_values
 from bwtui.relay.context import RelayContext
 from bwtui.relay.policy import RowPolicy
+from bwtui.relay.recorder import NullRecorder
 from bwtui.relay.routes.route import TableRoute
 from bwtui.relay.routes.routing import Router
 from bwtui.relay.run_state import RunState, TableCounters
@@ -26,12 +26,11 @@ from bwtui.relay.service_retry import ServiceRetry
 from bwtui.relay.snapshot.snapshot_copier import SnapshotCopier
 from bwtui.relay.toast import ToastFiller, ToastUpdate
 from bwtui.settings import RelaySettings
-from bwtui.sink.base import DeliveryFailure, Message
-from bwtui.sink.dead_letter_writer import DeadLetterWriter
-from bwtui.sink.destination import Limits, TopicLimits
+from bwtui.sink.dead_letters import DeadLetterWriter
+from bwtui.sink.destination import DeliveryFailure, Limits, Message, TopicLimits
 from bwtui.sink.kafka import KafkaSink
 from bwtui.sink.topics import TopicAdmin
-from bwtui.source.failover.stream_server import StreamServer
+from bwtui.source.raw_stream import StreamServer
 from tests.faults.doubles import RefuseTogether, Reject
 from tests.scripted_relay import Catalog
 
@@ -97,7 +96,7 @@ def test_whose_fault_a_failed_delivery_is(code: int, whose: str, tmp_path: Path)
 
 
 def test_a_table_is_not_left_out_for_a_right_that_is_missing() -> None:
-    """Its rows would all become dead letters."""
+    """All of its rows would become dead letters."""
 
     class Forbidden(Reject):
         def ensure_topics(self, wanted: Mapping[str, bool]) -> Limits:
@@ -108,25 +107,25 @@ def test_a_table_is_not_left_out_for_a_right_that_is_missing() -> None:
     report = RunState()
     patience = ServiceRetry(StreamServer(""), report, lambda seconds: None)
     router = Router(settings, Forbidden(bool), LocalRegistry(), report, patience)
-    patience.look = lambda question: question(Catalog())  # type: ignore[arg-type, method-assign]
+    patience.query = lambda query: query(Catalog())  # type: ignore[arg-type, method-assign]
     with pytest.raises(ServiceRefused, match="not authorized"):
         router.route(Relation(1, "public", "items", "d", (Column("id", 20, -1, True),)))
 
 
 def test_a_right_to_read_that_is_missing_drops_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What an unchanged TOAST value needs is asked for each row; the right to ask is not the row's."""
+    """An unchanged TOAST value takes a query per row, but the missing permission is not the row's fault."""
 
-    def forbidden(question: Callable[[Any], T]) -> T:
+    def forbidden(query: Callable[[Any], T]) -> T:
         class Session:
             info = SimpleNamespace(user="relay")
 
             def cursor(self) -> Any:
                 raise psycopg2.errors.InsufficientPrivilege
 
-        return question(Session())
+        return query(Session())
 
     settings = RelaySettings(toast="fetch")
-    asking: Any = SimpleNamespace(look=forbidden)
+    asking: Any = SimpleNamespace(query=forbidden)
     toast = ToastFiller(settings, asking, lambda seconds: None)
     monkeypatch.setattr(toast_values, "_locked", lambda session, xids: set())
     columns = (Column("id", 20, -1, True), Column("body", 25, -1, False))
@@ -149,7 +148,7 @@ def test_a_schema_without_an_id_is_no_schema() -> None:
 
 
 def copying_to(sink: Reject, settings: RelaySettings, folder: Path) -> SnapshotCopier:
-    """A snapshot that sends to a double."""
+    """Return a snapshot's copier that sends to a double."""
     report = RunState()
     policy = RowPolicy(settings, report, DeadLetterWriter(folder), sink)
     context = SimpleNamespace(
@@ -159,13 +158,13 @@ def copying_to(sink: Reject, settings: RelaySettings, folder: Path) -> SnapshotC
         report=report,
         stop_requested=lambda: False,
         session=b"",
-        recorder=None,
+        recorder=NullRecorder(),
     )
     return SnapshotCopier(cast(RelayContext, context), 0, 0, lambda: None)
 
 
 def test_a_row_of_a_snapshot_that_failed_with_another_is_sent_all_alone(tmp_path: Path) -> None:
-    """What else is still under way may be refused, and would take it along again."""
+    """Other pending messages may be rejected, and would make this one fail again."""
     good, bad = Message(b"1", b"good", 0), Message(b"2", b"bad", 0)
     sink = RefuseTogether(lambda message: message.value == b"bad")
     copying = copying_to(sink, RelaySettings(on_error="log"), tmp_path)
@@ -189,7 +188,7 @@ def test_the_end_of_a_transaction_that_its_topic_refuses_is_no_row_to_drop(tmp_p
 
 
 def test_a_dead_letter_of_a_snapshot_that_its_topic_refuses_is_shortened(tmp_path: Path) -> None:
-    """After an outage it is sent again by itself, and only then refused for what it is."""
+    """After an outage it is sent again alone, and only then rejected for its size."""
     settings = dataclasses.replace(
         RelaySettings(postgres="", broker="", schema_registry=""), on_error="log", dead_letter_topic=LETTERS
     )

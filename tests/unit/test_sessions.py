@@ -1,7 +1,7 @@
-"""What has to hold between one session to PostgreSQL and the next, which another server may answer."""
+"""Transitions from one session with PostgreSQL to the next, which a different server may answer."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -17,29 +17,30 @@ from bwtui.errors import ConnectionFailed, ServiceRefused, SlotLost
 from bwtui.model.delivery import DeliverySpan
 from bwtui.pgoutput.messages import UNCHANGED, Column, Relation
 from bwtui.recording.check import check
-from bwtui.recording.format.batch import NoMessageReason
-from bwtui.relay import session_loop, toast
+from bwtui.recording.payloads import NoMessageReason
+from bwtui.relay import session as session_module
+from bwtui.relay import toast
 from bwtui.relay.ack import Acknowledgements
 from bwtui.relay.batch import OutgoingBatch
+from bwtui.relay.healing import promotion
+from bwtui.relay.healing.coverage_ledger import Coverage
+from bwtui.relay.journal_recorder import JournalRecorder
 from bwtui.relay.policy import RowTooLarge
-from bwtui.relay.promotion import failover_slot, former_primary
 from bwtui.relay.routes.route import TableRoute
 from bwtui.relay.row_handler import RowHandler
 from bwtui.relay.run_state import RunState, TableCounters
-from bwtui.relay.session import StreamSession
-from bwtui.relay.session_loop import SessionLoop
+from bwtui.relay.session import SessionLoop, StreamSession
 from bwtui.relay.slot_checkpoint import SlotCheckpointStore
 from bwtui.relay.toast import ToastFiller, ToastUpdate
 from bwtui.settings import RelaySettings
-from bwtui.sink.base import Message
-from bwtui.sink.destination import TopicLimits
+from bwtui.sink.destination import Message, TopicLimits
 from bwtui.sink.kafka import KafkaSink
-from bwtui.source.failover.stream_server import ReachedServer
 from bwtui.source.preflight import wait_for_release
-from bwtui.source.raw.session import ServerError
-from bwtui.source.raw.timeline import ENDLESS
+from bwtui.source.raw_session import ServerError
+from bwtui.source.raw_stream import ENDLESS, ReachedServer
 from bwtui.source.slot import SlotState
 from bwtui.state_folder import state_folder
+from tests.faults.fed_stream import keepalive
 from tests.recorded_stream import Stream
 from tests.recorded_stream import table as recorded_table
 from tests.scripted_relay import ScriptedRelay, table
@@ -47,7 +48,7 @@ from tests.waiting import eventually
 
 
 class Session:
-    """A connection that counts how often it was finished."""
+    """A connection that counts its `finish` calls."""
 
     def __init__(self) -> None:
         self.finished = 0
@@ -64,7 +65,7 @@ def test_a_session_that_can_not_stream_is_closed(tmp_path: Path, monkeypatch: py
     def refuses(*given: object, **more: object) -> None:
         raise ConnectionFailed("the stream ended", "see the log")
 
-    monkeypatch.setattr(session_loop, "ReplicationStream", refuses)
+    monkeypatch.setattr(session_module, "ReplicationStream", refuses)
     session = Session()
     with pytest.raises(ConnectionFailed, match="the stream ended"):
         follower(ScriptedRelay(tmp_path))._start(session, (), 0, make_failover=False)  # type: ignore[arg-type]
@@ -72,14 +73,14 @@ def test_a_session_that_can_not_stream_is_closed(tmp_path: Path, monkeypatch: py
 
 
 class Calls:
-    """The threads in which questions are asked; the main thread gets so many answers, and then a stop."""
+    """Runs calls; the main thread gets ``answers`` results, and then a stop."""
 
     def __init__(self, answers: int) -> None:
         self._answers = answers
 
     def make(self, call: Callable[[], Any]) -> Any:
         if not self._answers:
-            # The call is still under way in its thread.
+            # The call is still running in its thread.
             raise StopRequested
         self._answers -= 1
         return call()
@@ -88,7 +89,7 @@ class Calls:
 def opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, answers: int = 9, failover: bool | None = None
 ) -> tuple[ScriptedRelay, SessionLoop, Session]:
-    """A relay for whose slot a server answers with ``failover``, and that server's session."""
+    """Return a relay whose slot has this ``failover`` flag, its session loop, and the session."""
     session: Any = Session()
     session.server_version, session.status = 180000, pq.ConnStatus.OK
     server: Any = SimpleNamespace(system_identifier="1", timeline=1, in_recovery=False)
@@ -97,10 +98,10 @@ def opened(
     relay.patience.calls = Calls(answers)  # type: ignore[assignment]
     one = follower(relay)
     reached = ReachedServer("", "1", "", 1)
-    start = session_loop._SessionStart(session, server, reached, slot, {}, set())
-    monkeypatch.setattr(one, "_ask", lambda *_: start)
-    monkeypatch.setattr(session_loop, "check_readable", lambda *given: None)
-    monkeypatch.setattr(session_loop, "ReplicationStream", lambda connection, *given, **more: connection)
+    start = session_module._SessionStart(session, server, reached, slot, {}, set())
+    monkeypatch.setattr(one, "_prepare_session", lambda *_: start)
+    monkeypatch.setattr(session_module, "check_readable", lambda *given: None)
+    monkeypatch.setattr(session_module, "ReplicationStream", lambda connection, *given, **more: connection)
     monkeypatch.setattr(relay.context.checkpoint, "check", lambda slot: None)
     monkeypatch.setattr(relay.context.checkpoint, "start_lsn", lambda server, slot: 0)
     monkeypatch.setattr(SessionLoop, "_check_history", lambda *given: None)
@@ -112,7 +113,7 @@ def opened(
 def test_a_stop_leaves_a_session_to_the_thread_that_uses_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failover: bool | None
 ) -> None:
-    """START_REPLICATION, or what makes the slot a failover slot, is under way in its thread."""
+    """START_REPLICATION, or the call that enables failover for the slot, is running in its thread."""
     _, one, session = opened(tmp_path, monkeypatch, answers=1, failover=failover)
     one._settings = replace(one._settings, failover=True)
     with pytest.raises(StopRequested):
@@ -134,7 +135,7 @@ def test_a_server_with_a_shorter_history_gives_up_what_waited_beyond_it(tmp_path
         relay.context.checkpoint = memory  # type: ignore[assignment]
         follower(relay)._check_history(server, slot)
         log.tick(time.monotonic())
-        assert [one.xid for one in log.look(0, 2).transactions if one.is_given_up] == given_up
+        assert [one.xid for one in log.view(0, 2).transactions if one.is_given_up] == given_up
 
 
 @pytest.mark.parametrize(
@@ -144,7 +145,7 @@ def test_a_server_with_a_shorter_history_gives_up_what_waited_beyond_it(tmp_path
         ("one,two", 2, False, False),
         ("one,two", 3, False, False),
         ("one,two", 1, True, False),
-        # An older copy at the one address there is: refused, since nobody else will answer.
+        # The only address has an older copy: refuse it, since no other server will answer.
         ("one", 1, False, False),
     ],
 )
@@ -155,11 +156,11 @@ def test_of_several_hosts_a_former_primary_is_waited_out(
     memory: Any = SimpleNamespace(last=SimpleNamespace(timeline=2))
     refused = pytest.raises(ConnectionFailed, match="a former primary answered: it is on timeline 1")
     with refused if is_former else nullcontext():
-        former_primary.refuse_former(settings, memory, timeline)
+        promotion.refuse_former(settings, memory, timeline)
 
 
 def test_a_start_waits_out_a_former_primary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before its slot is looked at, which says nothing: it may be gone there, or have been moved."""
+    """This comes before the slot is checked, which proves nothing: it may be missing there, or moved."""
     monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path))
     settings = RelaySettings(postgres="host=one,two dbname=shop", slot="orders")
     memory = SlotCheckpointStore(state_folder("orders"), "1", "shop", "orders")
@@ -172,12 +173,12 @@ def test_a_start_waits_out_a_former_primary(tmp_path: Path, monkeypatch: pytest.
         timeline = timelines.pop(0)
         return SimpleNamespace(timeline=timeline, close=lambda: closed.append(timeline))
 
-    monkeypatch.setattr(former_primary, "connect", connect)
-    monkeypatch.setattr(former_primary, "server_and_database", lambda connection: ("1", "shop"))
-    monkeypatch.setattr(former_primary, "primary_timeline", lambda connection: connection.timeline)
-    monkeypatch.setattr(former_primary, "_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(promotion, "connect", connect)
+    monkeypatch.setattr(promotion, "server_and_database", lambda connection: ("1", "shop"))
+    monkeypatch.setattr(promotion, "primary_timeline", lambda connection: connection.timeline)
+    monkeypatch.setattr(promotion, "_FORMER_SECONDS", 0.0)
     report = RunState()
-    found: Any = former_primary.connect_to_newest(settings, report, told.append)
+    found: Any = promotion.connect_to_newest(settings, report, told.append)
     assert (found.timeline, closed) == (2, [1, 1])
     assert len(told) == 2 and "a former primary answered" in told[0]
     (error,) = report.errors()
@@ -188,7 +189,7 @@ def test_a_start_waits_out_a_former_primary(tmp_path: Path, monkeypatch: pytest.
 
     timelines.append(1)
     with pytest.raises(StopRequested):
-        former_primary.connect_to_newest(settings, report, stop)
+        promotion.connect_to_newest(settings, report, stop)
     assert closed == [1, 1, 1]
 
 
@@ -196,25 +197,25 @@ def test_a_start_waits_out_a_former_primary(tmp_path: Path, monkeypatch: pytest.
 def test_that_a_slot_can_not_be_taken_along_is_told_once_and_not_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: pq.ConnStatus
 ) -> None:
-    """Also where the server, or what stands before it, closes the session at that: the next one streams."""
+    """This also holds if the server, or a proxy before it, closes the session; the next session streams."""
     tried: list[str] = []
     relay, one, session = opened(tmp_path, monkeypatch, failover=False)
     relay.context.settings = one._settings = replace(one._settings, failover=True)
-    monkeypatch.setattr(failover_slot, "execute_raw", lambda *_: [("",)])
+    monkeypatch.setattr(promotion, "execute_raw", lambda *_: [("",)])
 
     def refuses(connection: Any, name: str) -> None:
         tried.append(name)
         connection.status = status
         raise ServerError("no such option", "42601", "")
 
-    monkeypatch.setattr(failover_slot, "make_failover", refuses)
+    monkeypatch.setattr(promotion, "make_failover", refuses)
     lost = status == pq.ConnStatus.BAD
     with pytest.raises(ConnectionFailed, match="no such option") if lost else nullcontext():
         one._open_stream(("p",))
     assert session.finished == lost
-    # Behind a slot that was lost another one follows.
+    # A new session loop follows when a slot is invalidated.
     another = follower(relay)
-    monkeypatch.setattr(another, "_ask", one._ask)
+    monkeypatch.setattr(another, "_prepare_session", one._prepare_session)
     monkeypatch.setattr(another, "_published", one._published)
     for again in (one, another):
         again._open_stream(("p",))
@@ -252,11 +253,11 @@ def test_a_slot_that_was_there_is_left_as_it_is_unless_that_is_asked_for(
     if not is_new:
         known: Any = SimpleNamespace(timeline=1, forks=(), in_recovery=False)
         memory.take_over(known, SimpleNamespace(synced=False), ENDLESS)  # type: ignore[arg-type]
-    monkeypatch.setattr(failover_slot, "make_failover", lambda connection, name: made.append(name))
-    monkeypatch.setattr(failover_slot, "execute_raw", lambda *_: [(awaited,)])
+    monkeypatch.setattr(promotion, "make_failover", lambda connection, name: made.append(name))
+    monkeypatch.setattr(promotion, "execute_raw", lambda *_: [(awaited,)])
     one._open_stream(("p",))
     assert made == [one._settings.slot] * is_made
-    # What its owner has not asked for is told before the day on which nothing comes.
+    # Report settings that the user has not made before the day on which the stream blocks.
     told = [error.message for error in relay.report.errors()]
     assert ["synchronized_standby_slots (standby_1)" in one for one in told] == [True] * (
         is_made and bool(awaited)
@@ -273,7 +274,7 @@ def test_a_new_slot_whose_first_session_breaks_is_made_one_by_the_next(
     answers: list[Any] = [ServerError("the session ended", "57P01", ""), [("",)]]
 
     def answer(*_: object) -> Any:
-        # What the first session came to know is written down by then.
+        # By this time the facts from the first session are stored.
         memory.take_over(
             SimpleNamespace(timeline=1, forks=(), in_recovery=False),  # type: ignore[arg-type]
             SimpleNamespace(synced=False),  # type: ignore[arg-type]
@@ -284,8 +285,8 @@ def test_a_new_slot_whose_first_session_breaks_is_made_one_by_the_next(
             raise now
         return now
 
-    monkeypatch.setattr(failover_slot, "make_failover", lambda connection, name: made.append(name))
-    monkeypatch.setattr(failover_slot, "execute_raw", answer)
+    monkeypatch.setattr(promotion, "make_failover", lambda connection, name: made.append(name))
+    monkeypatch.setattr(promotion, "execute_raw", answer)
     with pytest.raises(ConnectionFailed, match="the session ended"):
         one._open_stream(("p",))
     assert not memory.is_unread and not made
@@ -295,7 +296,7 @@ def test_a_new_slot_whose_first_session_breaks_is_made_one_by_the_next(
 
 def test_a_session_that_begins_earlier_takes_nothing_after_it_for_durable(tmp_path: Path) -> None:
     relay = ScriptedRelay(tmp_path)
-    assert relay.recorder is not None
+    assert isinstance(relay.recorder, JournalRecorder)
     recorder = relay.recorder
 
     def is_durable() -> bool:
@@ -308,12 +309,85 @@ def test_a_session_that_begins_earlier_takes_nothing_after_it_for_durable(tmp_pa
     relay.close()
 
 
+class Marks(Coverage):
+    """Counts how often all tables were marked."""
+
+    count = 0
+
+    def mark_all(
+        self,
+        reason: str,
+        tables: Collection[str] | None = None,
+        *,
+        has_extra: bool | None = None,
+        since: int = 0,
+    ) -> None:
+        assert "lacks a sent transaction" in reason
+        self.count += 1
+
+
+@pytest.mark.parametrize(
+    ("what", "is_marked"),
+    [
+        ("the same", False),
+        ("an earlier and the same", False),
+        ("a keepalive before it", False),
+        ("a keepalive after it", True),
+        ("a later one", True),
+        ("another one at its LSN", True),
+        ("a start after it", False),
+        ("a start at it and a later one", True),
+        ("other publications", False),
+    ],
+)
+def test_a_server_that_lacks_the_newest_sent_transaction_is_an_older_copy(
+    tmp_path: Path, what: str, is_marked: bool
+) -> None:
+    relay, orders = ScriptedRelay(tmp_path, record=False), table(7, "orders", ("id", "text"))
+    relay.context.coverage = marks = Marks()
+    checkpoint = relay.context.checkpoint
+    checkpoint.remember(1)
+
+    def transaction(id: bytes) -> list[bytes]:
+        relay.begin()
+        relay.announce(orders)
+        relay.insert(orders, [id, b"x"])
+        relay.commit()
+        return list(relay.frames)
+
+    earlier = transaction(b"1")
+    relay.play()
+    sent = transaction(b"2")
+    relay.play()
+    lsn = relay._lsn
+    later = transaction(b"3")
+    relay.frames.clear()
+    changed = bytearray(sent[0])
+    changed[-5] ^= 1
+    relay.connect()
+    if what == "other publications":
+        checkpoint.remember_publications(("others",))
+    frames = {
+        "the same": sent + later,
+        "an earlier and the same": [*earlier, keepalive(lsn - 5), *sent, *later],
+        "a keepalive before it": [keepalive(lsn)],
+        "a keepalive after it": [keepalive(lsn + 1)],
+        "another one at its LSN": [bytes(changed), *sent[1:]],
+    }
+    for _ in range(2):
+        relay.connect(lsn + 1 if what == "a start after it" else lsn if "a start at" in what else 0)
+        relay.frames += frames.get(what, later)
+        relay.play()
+    assert marks.count == is_marked
+    relay.close()
+
+
 def test_what_was_noted_of_a_change_that_ended_the_relay_is_left_out(tmp_path: Path) -> None:
     stream = Stream(tmp_path)
     relation = recorded_table(7, "t")
     stream.begin_pass()
     stream.change("insert", relation, 1, b"x")
-    # The second change's frame is never added: a stop, or an error, came while its row was read.
+    # The second change's frame is never added: a stop or an error came while its row was read.
     stream.recorder.filled([b"2", UNCHANGED], [b"2", b"body"])
     stream.recorder.without(stream._route(relation), NoMessageReason.DROPPED)
     stream.stop()
@@ -343,13 +417,13 @@ def test_a_right_that_is_missing_is_no_reason_to_build_a_route_anew(
 
 
 class AtOnce:
-    """Asks without a session."""
+    """Runs queries without a session."""
 
-    def look(self, question: Callable[[Any], Any]) -> Any:
-        return question(None)
+    def query(self, query: Callable[[Any], Any]) -> Any:
+        return query(None)
 
-    def look_ahead(self, question: Callable[[Any], Any]) -> Callable[[], Any]:
-        return lambda: question(None)
+    def query_ahead(self, query: Callable[[Any], Any]) -> Callable[[], Any]:
+        return lambda: query(None)
 
 
 def but_known(updates: Sequence[ToastUpdate]) -> Callable[..., list[ToastUpdate]]:
@@ -357,7 +431,7 @@ def but_known(updates: Sequence[ToastUpdate]) -> Callable[..., list[ToastUpdate]
 
 
 def test_a_new_session_reads_again_what_was_read_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its server may be another one, and a row may have changed between the two."""
+    """Its server may be a different one, and a row may have changed in between."""
     read: list[int] = []
 
     class RowHandler:
@@ -382,7 +456,7 @@ def test_a_new_session_reads_again_what_was_read_ahead(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_values_are_read_while_those_before_are_sent(monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
-    """Where that fails, they are read when their turn comes."""
+    """If that fails, they are read when it is their turn."""
     asked: list[str] = []
 
     class RowHandler:
@@ -390,13 +464,13 @@ def test_values_are_read_while_those_before_are_sent(monkeypatch: pytest.MonkeyP
             return {number: [key["id"] * 2] for number, key in enumerate(keys)}
 
     class Asking(AtOnce):
-        def look(self, question: Callable[[Any], Any]) -> Any:
+        def query(self, query: Callable[[Any], Any]) -> Any:
             asked.append("look")
-            return question(None)
+            return query(None)
 
-        def look_ahead(self, question: Callable[[Any], Any]) -> Callable[[], Any]:
+        def query_ahead(self, query: Callable[[Any], Any]) -> Callable[[], Any]:
             asked.append("ahead")
-            return lambda: None if fails else question(None)
+            return lambda: None if fails else query(None)
 
     # The last transaction is not visible when its values would be read ahead.
     locked = iter([set(), {"8"}, *[set()] * 9])
@@ -425,7 +499,7 @@ def test_frames_of_which_the_values_are_kept_are_not_taken_apart_again(tmp_path:
     assert route is not None
     rows = RowHandler(relay.context, relay._streaming.batch, lambda: relay.frames)
     relay.update(relation, [b"1"])
-    # What takes this one apart finds no row.
+    # A parser of this frame finds no row.
     kept = relay.frames.pop()[:-5]
     relay.frames.append(kept)
     relay.update(relation, [b"2"])
@@ -439,13 +513,13 @@ def test_what_is_asked_ahead_and_fails_is_asked_again(tmp_path: Path) -> None:
     def refused(session: object) -> None:
         raise ServiceRefused("no right", "grant it")
 
-    patience._questions.ask = lambda question: question(None)  # type: ignore[arg-type, method-assign]
-    waits = [patience.look_ahead(refused), patience.look_ahead(lambda session: "there")]
+    patience._queries.run = lambda query: query(None)  # type: ignore[arg-type, method-assign]
+    waits = [patience.query_ahead(refused), patience.query_ahead(lambda session: "there")]
     assert [wait() for wait in waits] == [None, "there"]
 
 
 def test_values_that_are_kept_share_one_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten tables that alternate, each row with 1 MiB: none keeps what leaves no room for the others."""
+    """Ten tables alternate, each row with 1 MiB: none may use up the space of the others."""
     kept = most = 0
     value = b"x" * (1 << 20)
 
@@ -480,7 +554,7 @@ def test_values_that_are_kept_share_one_bound(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("what", ["rows that are left out", "transactions without rows"])
 def test_nothing_that_comes_for_ever_keeps_a_turn_from_its_end(tmp_path: Path, what: str) -> None:
-    # Between two turns the server is told, deliveries are taken, and a stop is seen.
+    # Between two turns the relay confirms to the server, processes deliveries, and checks for a stop.
     relay = ScriptedRelay(tmp_path, record=False, exclude_tables=("t",))
     relation = table(7, "t", ["id"])
     relay.begin()
@@ -502,7 +576,7 @@ def test_nothing_that_comes_for_ever_keeps_a_turn_from_its_end(tmp_path: Path, w
 def test_streaming_begins_without_the_words_of_the_snapshot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever looks between two assignments sees either the snapshot or a stream that waits for nothing."""
+    """Between two assignments, a reader sees either the snapshot or a stream that waits for nothing."""
     relay = ScriptedRelay(tmp_path)
     seen: list[tuple[str, str]] = []
 
@@ -523,7 +597,7 @@ def test_streaming_begins_without_the_words_of_the_snapshot(
 def test_a_relay_has_started_once_its_stream_is_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_older_copy: bool
 ) -> None:
-    """Until then `connect --detach` and systemd wait: what is asked first may end it."""
+    """Until then `connect --detach` and systemd wait: the initial checks may still end it."""
     relay, one, _ = opened(tmp_path, monkeypatch)
     seen: list[str] = []
 
@@ -545,7 +619,7 @@ def test_a_slot_that_is_read_is_waited_for_with_words_and_until_a_stop() -> None
     active = SlotState("shop", "pgoutput", "shop", True, 4711, "reserved", None, 0, 0, 0, temporary=False)
     slots = iter([active, active, None])
     assert wait_for_release(lambda: next(slots), told.append) is None
-    assert told == ["waiting for slot shop, which is active for the server's process 4711"] * 2
+    assert told == ["waiting for slot shop, which is in use by server process 4711"] * 2
 
     def stop(_: str) -> None:
         raise StopRequested

@@ -9,9 +9,8 @@ import pytest
 
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, SlotLost, StateFailed
 from bwtui.model.position import Position
-from bwtui.relay.exactly_once.discarded_position import forget, is_forgotten
-from bwtui.relay.slot_checkpoint import SlotCheckpointStore
-from bwtui.source.raw.timeline import ENDLESS, Forks, ServerIdentity, parse_history
+from bwtui.relay.slot_checkpoint import SlotCheckpointStore, discard_position, is_discarded
+from bwtui.source.raw_stream import ENDLESS, Forks, ServerIdentity, parse_history
 from bwtui.source.slot import SlotState
 
 CONFIRMED = 0x1000
@@ -19,7 +18,7 @@ IDENTITY = ("7000000000000000001", "shop", "bottledwater")
 
 
 def slot(confirmed: int) -> SlotState:
-    """A slot that is confirmed up to ``confirmed``."""
+    """Return a slot that is confirmed up to ``confirmed``."""
     return SlotState(
         "bottledwater",
         "pgoutput",
@@ -35,9 +34,13 @@ def slot(confirmed: int) -> SlotState:
     )
 
 
+#: The command in hints.
+DROP = 'bwtui slots drop bottledwater -d "host=db dbname=shop"'
+
+
 @pytest.fixture
 def memory(tmp_path: Path) -> SlotCheckpointStore:
-    """A memory that was written by an earlier run, and is read by this one."""
+    """A checkpoint that an earlier run wrote and this one reads."""
     SlotCheckpointStore(tmp_path / "relay", *IDENTITY).remember(CONFIRMED, sent_lsn=CONFIRMED)
     return SlotCheckpointStore(tmp_path / "relay", *IDENTITY)
 
@@ -54,7 +57,7 @@ def test_only_its_owner_may_read_the_folder(memory: SlotCheckpointStore) -> None
 
 @pytest.mark.parametrize("confirmed", [CONFIRMED, CONFIRMED - 1, 1])
 def test_a_slot_at_or_behind_it_is_resumed(memory: SlotCheckpointStore, confirmed: int) -> None:
-    """It is written first, so a kill in between leaves the slot behind it."""
+    """The checkpoint is written first, so a kill in between leaves the slot before it."""
     assert memory.check(slot(confirmed)) is None
 
 
@@ -70,18 +73,24 @@ def test_a_slot_that_is_gone_is_refused(memory: SlotCheckpointStore) -> None:
         memory.check(None)
     assert raised.value.hint is not None
     assert "bwtui slots drop bottledwater" in raised.value.hint
+    of_server = SlotCheckpointStore(memory.path.parent, *IDENTITY, drop=DROP)
+    for in_transactions in (False, True):
+        of_server.in_transactions = in_transactions
+        with pytest.raises(SlotLost) as raised:
+            of_server.check(None)
+        assert f"'{DROP}'" in str(raised.value.hint)
 
 
 def server(
     timeline: int = 1, forks: Forks | None = (), end: int = 0x9000, standby: bool = False
 ) -> ServerIdentity:
-    """A server of the cluster, on ``timeline``."""
+    """Return a server of the cluster, on ``timeline``."""
     return ServerIdentity(IDENTITY[0], timeline, forks, end, standby)
 
 
 @pytest.fixture
 def met(memory: SlotCheckpointStore) -> SlotCheckpointStore:
-    """A memory of a server on timeline 1, and of rows that were sent beyond what is confirmed."""
+    """The checkpoint for a server on timeline 1 and for rows that were sent beyond the confirmed LSN."""
     memory.take_over(server(), slot(CONFIRMED), memory.common_end(server(), accept=False))
     memory.remember_sent(CONFIRMED + 0x10)
     return SlotCheckpointStore(memory.path.parent, *IDENTITY)
@@ -93,13 +102,13 @@ def test_a_server_that_has_what_was_sent_is_gone_on_with(met: SlotCheckpointStor
         assert met.take_over(known, slot(0x900), met.common_end(known, accept=False)) is None
     assert met.last is not None
     assert (met.last.timeline, met.last.confirmed_lsn) == (2, CONFIRMED)
-    # The same fork is no new one when it is met again, by another run.
+    # A later run that meets the same fork does not treat it as a new one.
     again = SlotCheckpointStore(met.path.parent, *IDENTITY)
     assert again.common_end(promoted, accept=False) == ENDLESS
 
 
 def test_what_was_confirmed_past_the_fork_is_not_known_of_the_new_timeline(met: SlotCheckpointStore) -> None:
-    """Rows end before the fork, and keepalives had confirmed more: a slot that is beyond it was moved."""
+    """Rows end before the fork, and keepalives had confirmed more: a slot beyond it was moved."""
     met.remember(CONFIRMED + 0x800)
     promoted = server(2, ((1, CONFIRMED + 0x100),))
     common = met.common_end(promoted, accept=False)
@@ -121,7 +130,7 @@ def test_what_was_confirmed_past_the_fork_is_not_known_of_the_new_timeline(met: 
 def test_a_server_that_lacks_what_was_sent_is_refused(
     met: SlotCheckpointStore, other: ServerIdentity, told: str
 ) -> None:
-    """A restored backup, or a standby that was promoted before it had everything."""
+    """A restored backup, or a standby that was promoted before it had received everything."""
     with pytest.raises(SlotLost, match=f"lacks changes from .* to 0/1010 .*: {told}") as raised:
         met.common_end(other, accept=False)
     assert "--accept-divergence" in str(raised.value.hint)
@@ -148,7 +157,7 @@ def test_two_standbys_that_were_promoted_to_the_same_number_are_told_apart(met: 
     [
         (server(2, ((1, 0x800),)), ENDLESS),
         (server(3, ((1, 0x800), (2, 0x2000))), 0x2000),
-        # Nobody knows where these parted.
+        # It is unknown where these diverged.
         (server(3, ((1, 0x800),)), 0),
         (server(1), 0),
     ],
@@ -160,7 +169,7 @@ def test_where_no_history_is_known_the_timeline_of_that_number_is_taken(
 
 
 def test_what_kafka_says_is_remembered_with_its_history(tmp_path: Path) -> None:
-    """Where the state folder is lost, on a server that was promoted once."""
+    """The state folder is lost, and the server was promoted once."""
     memory = SlotCheckpointStore(tmp_path / "relay", *IDENTITY)
     promoted, other = server(2, ((1, 0x800),)), server(2, ((1, 0x700),))
     position = Position.from_json(Position(*IDENTITY, 2, CONFIRMED, forks=((1, 0x800),)).to_json())
@@ -183,12 +192,12 @@ def test_where_the_state_is_lost_a_slot_beyond_the_position_is_told(
 
 
 def test_what_another_host_has_relayed_since_is_taken(memory: SlotCheckpointStore) -> None:
-    """A, then B, and A again, whose memory is old by then; of what it wrote itself it knows best."""
+    """Hosts A, then B, then A again, whose checkpoint is outdated; it trusts only what it wrote itself."""
     memory.in_transactions = True
     position = Position(*IDENTITY, lsn=0x1800, passed=0x2000, session="other")
     memory.recall(position, slot(0x1F00))
     assert memory.check(slot(0x1F00)) is None
-    memory.wrote("mine")
+    memory.record_writer("mine")
     again = SlotCheckpointStore(memory.path.parent, *IDENTITY)
     again.recall(replace(position, lsn=0x2800, passed=0x3000, session="mine"), slot(0x2F00))
     assert again.last is not None
@@ -212,13 +221,13 @@ def test_with_exactly_once_hints_name_what_goes_with_it(memory: SlotCheckpointSt
 
 def test_a_position_is_forgotten_until_another_run_goes_on(memory: SlotCheckpointStore) -> None:
     folder, position = memory.path.parent, Position(*IDENTITY, session="one")
-    forget(folder, memory.last)
-    assert not is_forgotten(folder, position)
-    memory.wrote("one")
-    forget(folder, memory.last)
-    assert is_forgotten(folder, position)
-    assert not is_forgotten(folder, replace(position, session="two"))
-    assert not is_forgotten(folder, replace(position, database="another"))
+    discard_position(folder, memory.last)
+    assert not is_discarded(folder, position, DROP)
+    memory.record_writer("one")
+    discard_position(folder, memory.last)
+    assert is_discarded(folder, position, DROP)
+    assert not is_discarded(folder, replace(position, session="two"), DROP)
+    assert not is_discarded(folder, replace(position, database="another"), DROP)
 
 
 def test_a_standby_that_lags_is_waited_for(met: SlotCheckpointStore) -> None:
@@ -252,7 +261,7 @@ def test_the_memory_of_another_server_database_or_slot_counts_as_none(tmp_path: 
     system, database, slot_name = (
         "another" if number == at else name for number, name in enumerate(IDENTITY)
     )
-    # Also where a file is called as if it were this slot's.
+    # This holds even if a file has the name of this slot's.
     written.path.rename(tmp_path / f"slot-{slot_name}.json")
     other = SlotCheckpointStore(tmp_path, system, database, slot_name)
     assert other.last is None
@@ -271,7 +280,7 @@ def test_an_unfinished_snapshot_has_no_slot_and_is_taken_anew(tmp_path: Path) ->
 
 
 def test_a_kill_right_after_the_slot_was_made_is_a_finished_snapshot(tmp_path: Path) -> None:
-    """The slot stands at the consistent point that the snapshot is remembered with."""
+    """The slot is at the consistent point that the checkpoint has for the snapshot."""
     SlotCheckpointStore(tmp_path, *IDENTITY).remember_snapshot(CONFIRMED, {}, b"first")
     memory = SlotCheckpointStore(tmp_path, *IDENTITY)
     assert memory.check(slot(CONFIRMED)) is None
@@ -291,6 +300,9 @@ def test_a_slot_that_was_forgotten_is_taken_as_it_stands(memory: SlotCheckpointS
     assert memory.check(None) is None
     assert memory.check(slot(0x5000)) is not None
     memory.forget()
+    memory.path.mkdir()
+    with pytest.raises(StateFailed, match="can't be removed"):
+        memory.forget()
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"slot": 1}', '{"confirmed_lsn": "x"}', "\xff"])
@@ -302,7 +314,7 @@ def test_a_damaged_file_is_told_and_not_taken_for_none(memory: SlotCheckpointSto
 
 
 def test_it_is_durable_before_it_counts(memory: SlotCheckpointStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file and then its folder are fsynced; when that fails, the old memory is still the whole truth."""
+    """The file and then its folder are fsynced; if that fails, the old checkpoint is still valid."""
 
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
@@ -359,20 +371,20 @@ def test_a_recording_that_confirms_nothing_new_takes_nothing_from_kafka(tmp_path
 @pytest.mark.parametrize(
     ("promoted", "stands", "start"),
     [
-        # Behind the fork, before it, and where the slot is beyond what this relay remembers of it.
+        # The confirmed LSN is before the fork, after it, and before both of two forks.
         (server(2, ((1, 0x2000),)), 0x800, CONFIRMED),
         (server(2, ((1, 0xF00),)), 0x800, 0xF00),
         (server(3, ((1, 0x2000), (2, 0x3000))), 0x800, CONFIRMED),
-        # On the same timeline nothing tells an older copy from it.
+        # On the same timeline it can't be distinguished from an older copy.
         (server(), 0x800, 0x800),
-        # What parted before, or has lost its history, proves nothing.
+        # A server that forked earlier, or has lost its history, proves nothing.
         (server(2, None), 0x800, 0x800),
     ],
 )
 def test_a_slot_that_came_along_is_read_from_what_was_confirmed(
     met: SlotCheckpointStore, promoted: ServerIdentity, stands: int, start: int
 ) -> None:
-    """The copy of a slot is older than what was confirmed to the slot, and nothing is to come again."""
+    """The copy of a slot lags the confirmed LSN, but nothing must be sent again."""
     assert met.start_lsn(promoted, replace(slot(stands), synced=True, failover=True)) == start
     assert met.start_lsn(promoted, slot(stands)) == stands
 
@@ -382,11 +394,11 @@ def test_a_slot_that_came_along_is_read_from_what_was_confirmed(
     [
         (server(2, ((1, 0xF00),)), True),
         (server(3, ((1, 0xF00), (2, 0x2000))), True),
-        # An older copy: of the server itself, of the promoted one before it had so much, of a former one.
+        # Older copies: of the server itself, of the promoted one before it caught up, of a former primary.
         (server(end=0xF00), False),
         (server(2, ((1, 0xF00),), end=0xE00), False),
         (server(2, ((1, 0xF00),), standby=True), False),
-        # Nothing is known of what a server has whose history file is gone.
+        # The history of a server without its history file is unknown.
         (server(2, None), False),
         (server(2, ((7, 0xF00),)), False),
     ],
@@ -400,7 +412,7 @@ def test_a_promotion_is_told_from_an_older_copy(
 def test_a_former_primary_and_an_older_copy_of_the_promoted_one_are_no_promotion(
     met: SlotCheckpointStore,
 ) -> None:
-    """Their slots came along once, and say so for ever."""
+    """Their slots were synchronized once, and keep that flag forever."""
     promoted, synced = server(2, ((1, 0xF00),)), replace(slot(0x800), synced=True)
     met.take_over(promoted, synced, met.common_end(promoted, accept=True))
     met.remember(0x3000, sent_lsn=0x3000)
@@ -412,7 +424,7 @@ def test_a_former_primary_and_an_older_copy_of_the_promoted_one_are_no_promotion
 
 
 def test_without_a_history_the_slot_is_read_on_from_where_it_stands(met: SlotCheckpointStore) -> None:
-    """That a slot came along says nothing of how far: nothing counts as confirmed but what it says."""
+    """The flag of a synchronized slot does not show its progress: only its own LSN counts as confirmed."""
     unknown, synced = server(2, None), replace(slot(0x800), synced=True)
     note = met.take_over(unknown, synced, met.common_end(unknown, accept=True))
     assert note is not None and "--accept-divergence" in note
@@ -431,7 +443,7 @@ def test_behind_a_promotion_what_was_confirmed_before_the_fork_stays_proven(met:
 
 
 def test_a_checkpoint_of_a_newer_version_is_kept(tmp_path: Path) -> None:
-    """Who removes it takes the slot as it stands, and no gap is seen any more."""
+    """Removing it would accept the slot as it is, and no gap would be detected."""
     identity = ("7", "shop", "orders")
     memory = SlotCheckpointStore(tmp_path, *identity)
     memory.remember(0x77)

@@ -1,7 +1,8 @@
-"""Rows of a snapshot, a batch at once: the same messages, numbers, frames and dropped rows as one by one."""
+"""Snapshot rows in batches give the same messages, numbers, frames and dropped rows as one by one."""
 
 import itertools
 import random
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,14 +14,13 @@ from bwtui.encode.lines import EncodedLines
 from bwtui.model.headers import ORDINAL
 from bwtui.pgoutput.messages import Column, Relation
 from bwtui.relay.batch import BATCH_BYTES, BATCH_ROWS
+from bwtui.relay.recorder import Recorder
 from bwtui.relay.routes.route import TableRoute
 from bwtui.relay.run_state import RunState
-from bwtui.relay.snapshot import row_batching as gathering_module
-from bwtui.relay.snapshot.row_batching import gathering
-from bwtui.relay.snapshot.snapshot_copier import SnapshotCopier
+from bwtui.relay.snapshot import snapshot_copier as gathering_module
+from bwtui.relay.snapshot.snapshot_copier import SnapshotCopier, gathering
 from bwtui.settings import RelaySettings
-from bwtui.sink.base import MessageTuple
-from bwtui.sink.destination import TopicLimits
+from bwtui.sink.destination import MessageTuple, TopicLimits
 from tests.compiled_twin import COMPILER, built
 from tests.faults.doubles import MemorySink
 
@@ -29,30 +29,29 @@ RELATION = Relation(1, "public", "t", "d", COLUMNS)
 LIMIT = 2_000
 
 
-class Recorder:
-    """Keeps what it is given."""
+class KeepingRecorder(Recorder):
+    """Keeps its calls."""
+
+    is_recording = True
 
     def __init__(self) -> None:
-        self.frames: list[bytes] = []
+        super().__init__()
         self.batches: list[Any] = []
         self._without: list[Any] = []
 
-    def without(self, route: TableRoute, reason: Any) -> None:
+    def without(self, route: TableRoute, reason: Any, frame: int | None = None) -> None:
         self._without.append((len(self.frames), reason))
 
-    def write_batch(self, routes: list[TableRoute]) -> list[Any]:
+    def write_batch(self, routes: Sequence[TableRoute]) -> list[Any]:
         sections = [(route.value_schema_id, list(route.messages), list(route.positions)) for route in routes]
         self.batches.append((list(self.frames), sections, self._without))
         self.frames.clear()
         self._without = []
         return []
 
-    def settle(self) -> None:
-        pass
-
 
 class Wide(SnapshotCopier):
-    """Has a second route, whose schema has room for bytes that are no text."""
+    """Has a second route, whose schema allows bytes that are not valid text."""
 
     def _with_room(self, route: TableRoute) -> TableRoute:
         return route_of(self._context.report, any_bytes=True)
@@ -67,7 +66,7 @@ def route_of(report: RunState, any_bytes: bool = False) -> TableRoute:
 
 def copying(headers: bool) -> tuple[Wide, Any]:
     sink, report = MemorySink(), RunState()
-    seen = SimpleNamespace(sink=sink, report=report, recorder=Recorder(), dropped=[], sampled=[])
+    seen = SimpleNamespace(sink=sink, report=report, recorder=KeepingRecorder(), dropped=[], sampled=[])
 
     def refuse(route: TableRoute, row: Any, error: Any, span: Any) -> None:
         seen.dropped.append((row.identity, row.after, str(error)))
@@ -94,11 +93,11 @@ def copying(headers: bool) -> tuple[Wide, Any]:
 
 
 def lines_of(seed: int) -> list[bytes]:
-    """Return lines, some of which make no message, or one by another route; odd: or are too large."""
+    """Return lines, some without a message or for the wider schema; an odd seed adds some too large ones."""
     chance = random.Random(seed)
     odd = [b"x\ty\t1", b"%d\ty\tone", b"%d\ty"]
     if seed % 2:
-        # Where there is one, all of its batch go one by one.
+        # One such line makes all lines of its batch go one by one.
         odd.append(b"%d\t" + b"z" * LIMIT + b"\t1")
     usual = [b"%d\ttext\t1", b"%d\ta\\tb\\\\\t\\N", b"%d\t\\N\t-7", "%d\tgröße\t1".encode()]
     found = []
@@ -123,9 +122,9 @@ def result(made: SnapshotCopier, seen: Any) -> Any:
 
 
 def both_ways(headers: bool, lines: list[bytes], left: frozenset[int] = frozenset()) -> Any:
-    """Return what becomes of rows one by one, and see that it is the same of all of them at once.
+    """Return the results for rows one by one, and check that all rows at once give the same.
 
-    Of those that are ``left`` no message is made at once, as bwtui_compiled leaves rows to Python.
+    The C extension leaves rows to Python; so does this test for those in ``left``.
     """
     one, seen_one = copying(headers)
     for line in lines:
@@ -158,7 +157,7 @@ def test_a_batch_at_once_is_what_its_rows_are_one_by_one(headers: bool, seed: in
     assert wanted["rows"] == (61, 61, 61)
     assert 1 <= len(wanted["dropped"]) <= 30
     assert len(wanted["messages"]) + len(wanted["dropped"]) == 61
-    # Those after the one whose bytes are no text go under the wider schema.
+    # Rows after the one with invalid text use the wider schema.
     assert {section[0] for batch in wanted["recorded"] for section in batch[1]} == {2, 3}
 
 
@@ -181,7 +180,7 @@ def test_a_row_that_is_left_out_goes_by_itself(left: set[int]) -> None:
 def test_only_a_line_that_is_far_larger_than_a_batch_goes_by_itself(
     monkeypatch: pytest.MonkeyPatch, length: int, by_itself: int
 ) -> None:
-    # Where the compiled twin is installed it leaves lines of more than 64 KiB to Python.
+    # The C extension, if installed, leaves lines of more than 64 KiB to Python.
     monkeypatch.setattr("bwtui.encode.avro.twin", lambda *_: None)
     made, seen = copying(headers=False)
     assert made._route is not None
@@ -229,8 +228,8 @@ def test_messages_that_are_far_larger_than_their_lines_make_more_batches() -> No
 
 @pytest.fixture(params=["Python", "C"] if COMPILER else ["Python"])
 def either(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lines are gathered by both."""
-    monkeypatch.setattr(gathering_module, "PACKAGE", built() if request.param == "C" else None)
+    """Run with both implementations."""
+    monkeypatch.setattr(gathering_module, "speedups", built() if request.param == "C" else None)
 
 
 @pytest.mark.usefixtures("either")

@@ -27,15 +27,15 @@ def test_a_service_that_is_away_is_asked_until_it_is_there() -> None:
     told: list[tuple[str, str]] = []
 
     def call() -> int:
-        told.append((report.detail, report.account.current[0]))
+        told.append((report.detail, report.clock.current[0]))
         if len(told) < 4:
             raise AWAY
         return 7
 
-    assert answers(report).ask("registry", call) == 7
+    assert answers(report).call("registry", call) == 7
     assert told[0] == ("checking", "registry")
     assert told[1:] == [(f"waiting for the schema registry: {AWAY.message}", "registry")] * 3
-    assert (report.detail, report.account.current[0]) == ("checking", "begin")
+    assert (report.detail, report.clock.current[0]) == ("checking", "begin")
     assert [(entry.count, entry.is_over) for entry in report.errors()] == [(3, True)]
 
 
@@ -52,7 +52,7 @@ def test_without_the_option_or_where_we_are_not_let_in_it_ends_at_once(
         raise error
 
     with pytest.raises(type(error), match=error.message):
-        answers(RunState(), waits=waits).ask("topics", call)
+        answers(RunState(), waits=waits).call("topics", call)
     assert len(asked) == 1
 
 
@@ -61,4 +61,4 @@ def test_a_stop_ends_the_wait() -> None:
         raise AWAY
 
     with pytest.raises(StopRequested):
-        answers(RunState(), stopping=True).ask("connect", call)
+        answers(RunState(), stopping=True).call("connect", call)

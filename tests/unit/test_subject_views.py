@@ -1,4 +1,4 @@
-"""The versions of a subject, read step by step for who looks, from a registry that may be slow, or away."""
+"""The versions of a subject, read step by step for the screens from a slow or unavailable registry."""
 
 import json
 import threading
@@ -10,8 +10,8 @@ import pytest
 from bwtui.encode.registry import SchemaRegistry, StoredVersion
 from bwtui.errors import ConnectionFailed
 from bwtui.model.service_views import CHANGES, NEWEST, SubjectVersions
-from bwtui.relay.process import on_demand_poller
-from bwtui.relay.process.subject_views import SubjectViews
+from bwtui.relay.process import service_views
+from bwtui.relay.process.service_views import SubjectViews
 from tests.waiting import eventually
 
 
@@ -21,7 +21,7 @@ def schema(*names: str) -> str:
 
 
 class Registry:
-    """Holds versions of one subject, and answers when the test lets it."""
+    """Holds versions of one subject, and answers when the test allows it."""
 
     def __init__(self, *texts: str) -> None:
         self.texts = dict(enumerate(texts, 1))
@@ -58,7 +58,7 @@ class Registry:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(on_demand_poller, "_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(service_views, "_PAUSE_SECONDS", 0.01)
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def subjects(registry: Registry) -> Iterator[SubjectViews]:
 
 
 def until(subjects: SubjectViews, condition: Any, *about: str) -> SubjectVersions:
-    """Ask as a screen does, until the answer is as awaited."""
+    """Poll as a screen does, until the condition holds."""
 
     def ask() -> SubjectVersions | None:
         answer = subjects.latest(("s", *about))
@@ -125,7 +125,7 @@ def test_a_version_that_is_not_given_is_named_and_asked_for_once(
 ) -> None:
     registry.hidden = {2}
     seen = until(subjects, lambda it: it.notes and it.versions[0].id, CHANGES, "2", "3")
-    assert seen.notes == ("the schema registry lists version 2 but does not return it",)
+    assert len(seen.notes) == 1 and "version 2 " in seen.notes[0]
     assert [text.version for text in seen.texts] == [3]
     assert registry.asked.count(2) == 1
 
@@ -135,7 +135,7 @@ def test_a_registry_that_hangs_holds_nobody_up_and_its_failure_is_told(
 ) -> None:
     until(subjects, lambda it: it.time, NEWEST)
     registry.answers.clear()
-    # The last answer is handed out at once.
+    # The last answer is returned immediately.
     assert subjects.latest(("s", NEWEST)).level == "BACKWARD"
     registry.failure = ConnectionFailed("can't reach the schema registry at r: timed out", "check it")
     registry.answers.set()
@@ -149,7 +149,7 @@ def test_a_registry_that_hangs_holds_nobody_up_and_its_failure_is_told(
 def test_a_subject_that_is_not_there_says_so(subjects: SubjectViews, registry: Registry) -> None:
     registry.texts = {}
     seen = until(subjects, lambda it: it.failure, NEWEST)
-    assert seen.failure == "the schema registry has no version of s"
+    assert seen.failure.endswith("no version of s")
 
 
 def test_who_asks_no_registry_says_so() -> None:
@@ -165,11 +165,11 @@ def test_who_asks_no_registry_says_so() -> None:
 def test_nobody_looks_and_nothing_stays_open(
     subjects: SubjectViews, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(on_demand_poller, "ATTENTION_SECONDS", 0.1)
-    monkeypatch.setattr("bwtui.relay.process.subject_views.ATTENTION_SECONDS", 0.1)
+    monkeypatch.setattr(service_views, "ATTENTION_SECONDS", 0.1)
+    monkeypatch.setattr("bwtui.relay.process.service_views.ATTENTION_SECONDS", 0.1)
     until(subjects, lambda it: it.time, NEWEST)
     eventually("it hangs up", lambda: registry.closed == registry.opened == 1)
-    # What is shown next is not what was so long ago.
+    # The next answer does not show the outdated data.
     assert subjects.latest(("s", NEWEST)) == SubjectVersions(name="s")
 
 
@@ -194,7 +194,7 @@ def test_more_versions_than_anybody_reads_are_cut_and_that_is_said() -> None:
     try:
         seen = until(subjects, lambda it: it.time)
         assert [seen.versions[0].version, len(seen.versions)] == [21, 300]
-        assert seen.notes == ("only the newest 300 of 320 versions are shown",)
+        assert len(seen.notes) == 1 and "300 of 320 versions" in seen.notes[0]
     finally:
         subjects.stop()
 

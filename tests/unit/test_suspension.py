@@ -1,4 +1,4 @@
-"""Which gaps between two looks at the clocks are a suspension; nothing is sent before a look."""
+"""Gaps between two checks of the clocks that count as a suspension; nothing is sent before a check."""
 
 from contextlib import closing
 
@@ -7,7 +7,7 @@ import pytest
 from bwtui.model.delivery import DeliverySpan
 from bwtui.relay.suspension import GAP_SECONDS, SuspensionDetector
 from bwtui.settings import RelaySettings
-from bwtui.sink.base import Message
+from bwtui.sink.destination import Message
 from bwtui.sink.kafka import KafkaSink
 
 
@@ -17,9 +17,9 @@ from bwtui.sink.kafka import KafkaSink
         ((0.25, 0.25), 0.0),
         ((GAP_SECONDS - 1, GAP_SECONDS - 1), 0.0),
         ((GAP_SECONDS, 0.25), GAP_SECONDS),
-        # A machine that was paused from outside learns of it when its clock is set.
+        # A machine that was paused from outside notices when its clock is set.
         ((0.25, 3_600.0), 3_600.0),
-        # A clock that is set back is no gap.
+        # A clock that is set back does not count as a gap.
         ((0.25, -3_600.0), 0.0),
     ],
 )
@@ -29,18 +29,18 @@ def test_a_gap(gaps: tuple[float, float], seconds: float) -> None:
     watch = SuspensionDetector(lambda: called.append(watch.take()), lambda: (now[0], now[1]))
     now[0] += gaps[0]
     now[1] += gaps[1]
-    watch.look()
-    # Told before what waits is held back: messages that fail for it must not pass for an outage.
+    watch.check()
+    # It is reported before waiting messages are held back: their failures must not count as an outage.
     assert called == ([pytest.approx(seconds)] if seconds else [])
     assert watch.take() == 0
 
 
 def test_whatever_thread_is_awake_first_nothing_is_sent_before_a_look() -> None:
-    """The relay's thread may take answers and hand over what waits before the watching one has its turn."""
+    """The relay's thread may process answers and send messages before the watching thread has its turn."""
     now = [0.0]
     with closing(KafkaSink(RelaySettings(broker="127.0.0.1:1"))) as sink:
         watch = SuspensionDetector(sink.hold_back, lambda: (now[0],))
-        sink.before_sending(watch.look)
+        sink.before_sending(watch.check)
         for number in range(20):
             sink.send("t", [Message(b"k", b"%d" % number, 0)], DeliverySpan())
         assert len(sink._outbox)

@@ -1,4 +1,4 @@
-"""What systemd is told of a relay, by a real socket."""
+"""Notifications to systemd, over a real socket."""
 
 import os
 import sys
@@ -22,19 +22,19 @@ from bwtui.settings import RelaySettings
 from tests.notify_socket import NotifySocket
 from tests.unit.relay_double import DoubleEngine
 
-#: So that a ping is due every 0.1 s.
+#: With this timeout a ping is due every 0.1 s.
 WATCHDOG = 0.4
 
 
 class Watched(DoubleEngine):
-    """An engine whose main thread is where the test says, and whose verdict, too."""
+    """An engine whose main thread activity and verdict the test sets."""
 
     at = MainThreadActivity("read", 0.0)
     verdict = RelayVerdict()
     not_proven: tuple[UnprovenTable, ...] = ()
 
     def turn(self) -> MainThreadActivity:
-        """Return what the test says."""
+        """Return the test's activity."""
         return self.at
 
     def status(self) -> Status:
@@ -44,20 +44,19 @@ class Watched(DoubleEngine):
 
 @pytest.fixture
 def systemd(tmp_path: Path) -> Iterator[NotifySocket]:
-    """Systemd's socket."""
     with NotifySocket(str(tmp_path / "notify")) as listening:
         yield listening
 
 
 @pytest.fixture
 def engine() -> Watched:
-    """An engine that starts."""
+    """An engine that is starting."""
     return Watched(RelaySettings(name="shop"))
 
 
 @pytest.fixture
 def supervisor(systemd: NotifySocket, engine: Watched) -> Iterator[SystemdNotifier]:
-    """Who tells systemd of the engine."""
+    """The notifier of the engine."""
     supervisor = SystemdNotifier(Sender(systemd.address), WATCHDOG)
     supervisor.watch(engine)
     yield supervisor
@@ -84,7 +83,7 @@ def test_a_main_thread_that_turns_no_more_ends_the_pings(systemd: NotifySocket, 
     systemd.wait("READY=1")
     engine.at = MainThreadActivity("work", 1_000.0)
     assert systemd.goes_silent("WATCHDOG", 3 * WATCHDOG)
-    # It waits for PostgreSQL within one call of libpq: no restart helps against that.
+    # It waits for PostgreSQL within one call of libpq, and a restart would not help.
     engine.at = MainThreadActivity("locks", 1_000.0)
     systemd.wait("WATCHDOG=1")
     engine.at = MainThreadActivity("work", 0.0)
@@ -129,7 +128,7 @@ def test_a_table_that_is_not_proven_is_told_once(systemd: NotifySocket, engine: 
 
 @pytest.mark.usefixtures("supervisor")
 def test_a_status_is_never_longer_than_systemd_takes(systemd: NotifySocket, engine: Watched) -> None:
-    """It drops a datagram of more than 4096 bytes, with the ping that is in it."""
+    """systemd drops datagrams of more than 4096 bytes, including the ping in them."""
     engine.state = "streaming"
     engine.verdict = RelayVerdict(sentence="said " + "\U000e0100" * 5_000)
     systemd.wait("STATUS=streaming: said ")
@@ -166,7 +165,7 @@ def test_an_abstract_address(engine: Watched) -> None:
         supervisor.watch(engine)
         systemd.wait("READY=1")
         supervisor.end(0, "")
-    # Without WatchdogSec nobody waits for pings.
+    # Without WatchdogSec, systemd expects no pings.
     assert "WATCHDOG=1" not in systemd.lines
 
 
@@ -192,7 +191,7 @@ def test_a_socket_that_is_not_there_is_told_once(
 
 def test_a_socket_whose_reader_is_busy_holds_up_nobody(systemd: NotifySocket) -> None:
     sender = Sender(systemd.address)
-    # The kernel's queue is full after some.
+    # The kernel's queue fills up.
     assert not all(sender.send("WATCHDOG=1") for _ in range(10_000))
     systemd.drain()
     assert sender.send("WATCHDOG=1")
@@ -216,7 +215,7 @@ def test_what_the_environment_says(given: dict[str, str], seconds: float | None)
     environment = {**given, "PATH": "/bin"}
     supervisor = supervisor_of(environment)
     assert (supervisor.watchdog_seconds if supervisor else None) == seconds
-    # What the relay starts does not speak for it.
+    # The relay's child processes must not notify systemd.
     assert environment == {"PATH": "/bin"}
 
 

@@ -1,4 +1,4 @@
-"""Topics are read back: one that was just made has no leader for a moment, which is no matter of rights."""
+"""Reading topics back: a new topic has no leader for a moment, which is not a permission problem."""
 
 from typing import Any
 
@@ -6,8 +6,8 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from bwtui.errors import ConnectionFailed
-from bwtui.sink import topic_scanner
-from bwtui.sink.topic_scanner import KafkaTopicScanner
+from bwtui.sink import topics
+from bwtui.sink.topics import KafkaTopicScanner
 
 
 class Broker:
@@ -41,6 +41,6 @@ def test_a_right_that_is_missing_is_told_at_once() -> None:
 
 
 def test_a_partition_that_gets_no_leader_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topic_scanner, "_REQUEST_SECONDS", 0.25)
+    monkeypatch.setattr(topics, "_REQUEST_SECONDS", 0.25)
     with pytest.raises(ConnectionFailed, match="topic t can't be read"):
         read(Broker(*[KafkaError.NOT_LEADER_FOR_PARTITION] * 100))

@@ -1,4 +1,4 @@
-"""What is told when a topic is no longer the one that rows were sent to."""
+"""Reports about a topic that was replaced or deleted after rows were sent to it."""
 
 import json
 from collections.abc import Collection
@@ -7,16 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from bwtui.encode.local_registry import LocalRegistry
-from bwtui.encode.registry import SchemaRegistry
+from bwtui.encode.registry import LocalRegistry, SchemaRegistry
 from bwtui.errors import ConnectionFailed, ServiceRefused
-from bwtui.relay.coverage.ledger import Coverage
+from bwtui.relay.healing.coverage_ledger import Coverage, SentSchemas
 from bwtui.relay.run_state import RunState
 from bwtui.relay.watch import topic_watch as watch_of_topics
-from bwtui.relay.watch.schema_watch import SchemaWatch
-from bwtui.relay.watch.topic_watch import TopicWatch
+from bwtui.relay.watch.topic_watch import SchemaWatch, TopicWatch
 from bwtui.sink.destination import PresentTopic, PresentTopics, SinkService
-from tests.unit.test_coverage_ledger import begun
+from tests.unit.test_coverage_ledger import begun, ledger
 from tests.waiting import eventually
 
 ORDERS = "public.orders"
@@ -37,7 +35,7 @@ class Topics(SinkService):
 
 
 class Watched:
-    """A watch, and what it tells."""
+    """A watch and its reports."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "topics.json"
@@ -49,11 +47,11 @@ class Watched:
         self.report = RunState()
         table = self.report.table(ORDERS)
         table.topic, table.messages, table.key_columns = "orders", 1, ("id",)
-        schemas = SchemaWatch(LocalRegistry(), self.report)
+        schemas = SchemaWatch(LocalRegistry(), self.report, Coverage())
         self.watch = TopicWatch(self.kafka, self.report, self.path, schemas, coverage or Coverage())
 
     def told(self, *seen: PresentTopic | None) -> list[str]:
-        """Return what is told of the topic, seen in one state after the other, and was not before."""
+        """Return the new reports about the topic after these consecutive states."""
         before = len(self.report.errors())
         for self.kafka.now in seen:
             self.watch.look()
@@ -76,7 +74,7 @@ def test_a_topic_that_was_made_again_lacks_what_was_in_it(watched: Watched, is_a
     (entry,) = watched.report.errors()
     assert (entry.kind, entry.table) == ("topic", ORDERS)
     assert "the relay compares the table with its topic" in (entry.hint or "")
-    # A broker that lags tells of the first one for a while.
+    # A lagging broker may still return the first one for a while.
     assert watched.told(PresentTopic("first", 3), PresentTopic("second", 3)) == []
 
 
@@ -125,7 +123,7 @@ def test_each_loss_of_a_keyed_topic_is_a_gap(tmp_path: Path, is_new_run: bool) -
     watched = Watched(tmp_path)
     ledger, report = begun(tmp_path)
     watched.begin(ledger)
-    # What it had lost before its first row is no loss, nor is what is not known for a while.
+    # Records that were missing before the first row do not count as lost, and neither does an unknown offset.
     assert (
         watched.told(PresentTopic("first", 3, 7), PresentTopic("first", 3), PresentTopic("first", 3, 7)) == []
     )
@@ -166,7 +164,7 @@ def test_nothing_is_told_where_nothing_is_known(tmp_path: Path) -> None:
     watched = Watched(tmp_path)
     watched.report.table(ORDERS).messages = 0
     assert watched.told(None, None, PresentTopic("first", 3), PresentTopic("second", 3)) == []
-    # A broker from before Kafka 2.8 gives topics no ids.
+    # Brokers before Kafka 2.8 have no topic ids.
     watched.report.table(ORDERS).messages = 1
     assert watched.told(PresentTopic("", 3), PresentTopic("", 3), PresentTopic("first", 3)) == []
 
@@ -228,7 +226,7 @@ def test_an_id_that_stands_for_another_schema_ends_the_relay(
 ) -> None:
     watched.report.table(ORDERS).value_schema_id = 7
     registry = Registry()
-    watch = SchemaWatch(registry, watched.report)
+    watch = SchemaWatch(registry, watched.report, Coverage())
     told = ""
     watch.look()
     for registry.text in now:
@@ -240,10 +238,54 @@ def test_an_id_that_stands_for_another_schema_ends_the_relay(
     assert told.startswith(says) and bool(told) == bool(says)
 
 
+class Run:
+    """Consecutive runs of a relay with the same ledger and registry."""
+
+    def __init__(self, folder: Path, registry: Registry) -> None:
+        self.report = RunState()
+        self.ledger = ledger(folder, self.report)
+        self.schemas = SchemaWatch(registry, self.report, self.ledger)
+        self.report.table(ORDERS).value_schema_id = 7
+        self.ledger.record_schemas({ORDERS: SentSchemas(("id",), None, 7)})
+
+
+def test_an_id_of_an_earlier_run_may_be_missing_once(tmp_path: Path) -> None:
+    begun(tmp_path)
+    registry = Registry()
+    Run(tmp_path, registry).schemas.look()
+    run = Run(tmp_path, registry)
+    registry.text = None
+    run.schemas.look()
+    registry.text = RECORD
+    run.schemas.look()
+    assert run.report.not_proven == ()
+    registry.text = None
+    run = Run(tmp_path, registry)
+    run.schemas.look()
+    with pytest.raises(ServiceRefused, match="no longer in the registry"):
+        run.schemas.look()
+    assert "no longer in the registry" in run.report.not_proven[0].reason
+
+
+def test_a_registry_that_is_replaced_before_each_start(tmp_path: Path) -> None:
+    begun(tmp_path)
+    registry = Registry()
+    Run(tmp_path, registry).schemas.look()
+    for registry.text in ('"string"', '"null"', '"int"'):
+        run = Run(tmp_path, registry)
+        run.schemas.look()
+        (entry,) = run.report.not_proven
+        assert "schema id 7, which now identifies a different schema" in entry.reason
+        run.ledger.proven([ORDERS], run.ledger.moment())
+    run = Run(tmp_path, registry)
+    run.schemas.look()
+    assert run.report.not_proven == ()
+
+
 def test_what_the_schemas_say_stops_the_relay(watched: Watched) -> None:
     watched.report.table(ORDERS).value_schema_id = 7
     registry = Registry()
-    schemas = SchemaWatch(registry, watched.report)
+    schemas = SchemaWatch(registry, watched.report, Coverage())
     schemas.look()
     registry.text = "null"
     with TopicWatch(watched.kafka, watched.report, watched.path, schemas, Coverage()) as watch:
@@ -256,7 +298,7 @@ def test_all_tables_of_a_replaced_registry_are_named(watched: Watched) -> None:
     for number, name in enumerate((ORDERS, "public.items", "public.lines")):
         watched.report.table(name).value_schema_id = number
     registry = Registry()
-    watch = SchemaWatch(registry, watched.report)
+    watch = SchemaWatch(registry, watched.report, Coverage())
     watch.look(new_ones=True)
     registry.text = "null"
     watch.look(new_ones=True)
@@ -268,7 +310,7 @@ def test_all_tables_of_a_replaced_registry_are_named(watched: Watched) -> None:
 def test_a_schema_that_is_written_in_another_form_is_the_same(watched: Watched) -> None:
     watched.report.table(ORDERS).value_schema_id = 7
     registry = Registry()
-    watch = SchemaWatch(registry, watched.report)
+    watch = SchemaWatch(registry, watched.report, Coverage())
     watch.look()
     registry.text = RECORD.replace(" ", "")
     watch.look()
@@ -299,14 +341,14 @@ def test_a_record_of_topics_that_was_removed_proves_nothing(watched: Watched) ->
     assert watched.path.exists(), "a new snapshot leaves a record, also of no topic"
     ledger, report = begun(watched.path.parent)
     watched.path.unlink()
-    TopicWatch(watched.kafka, report, watched.path, SchemaWatch(LocalRegistry(), report), ledger)
+    TopicWatch(watched.kafka, report, watched.path, SchemaWatch(LocalRegistry(), report, Coverage()), ledger)
     (entry,) = report.not_proven
     assert f"{watched.path} is missing" in entry.reason
 
 
 def test_what_topics_were_can_not_be_read(watched: Watched) -> None:
     ledger, report = begun(watched.path.parent)
-    schemas = SchemaWatch(LocalRegistry(), report)
+    schemas = SchemaWatch(LocalRegistry(), report, Coverage())
     watched.told(PresentTopic("first", 3))
     TopicWatch(watched.kafka, report, watched.path, schemas, ledger)
     assert report.not_proven == ()

@@ -1,4 +1,4 @@
-"""Which transactions the relay lists: the newest, the largest, the open one; and what it knows of each."""
+"""The relay's list of transactions: the newest, the largest, and the open one, with their details."""
 
 import struct
 import threading
@@ -36,7 +36,7 @@ class HeldSink(MemorySink):
 
 
 class Relay(ScriptedRelay):
-    """A relay whose transactions have the xids that a test gives them."""
+    """A relay whose transactions have the test's xids."""
 
     def __init__(self, folder: Path, **settings: Any) -> None:
         self.held_sink = HeldSink()
@@ -44,12 +44,12 @@ class Relay(ScriptedRelay):
         self.announce(ORDERS)
         self.announce(ITEMS)
 
-    def connect(self) -> None:
-        super().connect()
+    def connect(self, start_lsn: int = 0) -> None:
+        super().connect(start_lsn)
         self.acks._measure = self.report.acknowledged
 
     def transaction(self, xid: int, orders: int = 0, items: int = 0, moment: float = NOON) -> None:
-        """Write one; the rows of both tables take turns."""
+        """Write a transaction; the rows of both tables alternate."""
         self.begin_as(xid, moment)
         for number in range(max(orders, items)):
             for relation, most in ((ORDERS, orders), (ITEMS, items)):
@@ -58,23 +58,22 @@ class Relay(ScriptedRelay):
         self.commit()
 
     def begin_as(self, xid: int, moment: float = NOON) -> None:
-        """Begin a transaction that was committed at a moment in Unix seconds."""
+        """Begin a transaction with a commit time in Unix seconds."""
         self._lsn += 10
         time = round(moment * 1e6) - POSTGRES_EPOCH_US
         self._frame(b"B" + struct.pack(">QqI", self._lsn, time, xid))
 
     def listed(self) -> Transactions:
-        """Deliver what is under way, and return the list."""
+        """Deliver the pending messages, and return the list."""
         self.held_sink.held = False
         self.sink.poll(0)
         self.acks.advance()
         return self.list_now()
 
     def list_now(self) -> Transactions:
-        """Return the list as it is."""
         log = self.report.transaction_log
         log.tick(time.monotonic())
-        return log.look(self.report.confirmed_lsn, self.report.transactions)
+        return log.view(self.report.confirmed_lsn, self.report.transactions)
 
 
 def by_xid(look: Transactions) -> dict[int, RelayedTransaction]:
@@ -83,7 +82,7 @@ def by_xid(look: Transactions) -> dict[int, RelayedTransaction]:
 
 def test_each_has_rows_bytes_tables_and_the_time_until_it_was_acknowledged(tmp_path: Path) -> None:
     relay, now = Relay(tmp_path), time.time()
-    # A table's first row has its route made, for which the batch so far is handed over.
+    # A table's first row needs its route, so the current batch is sent first.
     relay.transaction(699, orders=1, items=1)
     relay.transaction(700, orders=3, moment=now - 5)
     relay.transaction(701, orders=1, items=2, moment=now - 4)
@@ -195,7 +194,7 @@ def test_what_has_no_row_of_the_relays_tables_is_not_listed(tmp_path: Path) -> N
 def test_what_was_noted_of_one_without_a_row_is_not_the_next_ones(tmp_path: Path) -> None:
     relay = Relay(tmp_path, exclude_tables=("items",))
     relay.transaction(1, orders=1)
-    # Its table is looked up, for which the batch so far is handed over, and left out.
+    # Its table is looked up, for which the current batch is sent first, and is excluded.
     relay.transaction(2, items=1)
     relay.play()
     played = time.time()
@@ -263,7 +262,7 @@ def test_one_that_is_read_again_stays_one_and_says_so(tmp_path: Path) -> None:
     frames = list(relay.frames)
     relay.play()
     first = by_xid(relay.list_now())[20]
-    # The session breaks before anything was acknowledged, and all of it comes again.
+    # The session breaks before anything was acknowledged, and everything is sent again.
     relay.sink.discard(in_order=True)
     relay.connect()
     relay.frames.extend(frames)
@@ -286,7 +285,7 @@ def test_the_newest_and_the_largest_are_kept_of_a_hundred_thousand(tmp_path: Pat
     for number in range(100_001, 100_001 + 2 * NEWEST):
         log.note(note(number, rows=1))
     log.tick(begun + 11)
-    look = log.look(0, 7)
+    look = log.view(0, 7)
     assert len(look.transactions) <= NEWEST + 2 * LARGEST
     newest = sorted(look.transactions, key=lambda one: one.commit_time)[-NEWEST:]
     assert [one.xid for one in newest] == list(range(100_001 + NEWEST, 100_001 + 2 * NEWEST))
@@ -301,7 +300,7 @@ def test_a_large_one_among_too_many_small_ones_is_listed_and_that_some_are_not_i
     for number in range(2, module._MOST + 100):
         log.note(note(number, rows=1))
     log.tick(time.monotonic())
-    look = log.look(0, 0)
+    look = log.view(0, 0)
     assert max(one.rows for one in look.transactions) == 5_000
     assert [one.xid for one in look.transactions].count(1) == 1
     assert "were not recorded" in look.notes[0]
@@ -313,7 +312,7 @@ def test_the_largest_are_forgotten_after_ten_minutes() -> None:
     for number in range(2, NEWEST + 2):
         log.note(note(number, rows=1))
     log.tick(now)
-    assert max(one.rows for one in log.look(0, 0).transactions) == 9_000
+    assert max(one.rows for one in log.view(0, 0).transactions) == 9_000
     for minute in range(1, 12):
         for number in range(NEWEST):
             log.note(note(minute * 1_000 + number, rows=2))
@@ -321,14 +320,14 @@ def test_the_largest_are_forgotten_after_ten_minutes() -> None:
     later = SimpleNamespace(monotonic=lambda: now + 60 * 11, time=time.time)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "time", later)
-        assert max(one.rows for one in log.look(0, 0).transactions) == 2
+        assert max(one.rows for one in log.view(0, 0).transactions) == 2
 
 
 def test_what_nobody_told_of_is_acknowledged_by_the_confirmed_lsn() -> None:
     log = TransactionLog()
     log.note(note(1, rows=1))
     log.tick(time.monotonic())
-    (one,) = log.look(10**9, 1).transactions
+    (one,) = log.view(10**9, 1).transactions
     assert (one.acknowledged, one.relayed_seconds, one.commit_seconds) == (True, None, None)
 
 
@@ -339,10 +338,10 @@ def test_an_acknowledgement_of_before_counts_for_nothing_that_is_read_later() ->
     log.acknowledged(span, now - 100)
     log.note(note(1, rows=1, received=now))
     log.tick(now)
-    assert not log.look(0, 1).transactions[0].acknowledged
+    assert not log.view(0, 1).transactions[0].acknowledged
     log.acknowledged(span, now + 2.5)
     log.tick(now)
-    assert log.look(0, 1).transactions[0].relayed_seconds == pytest.approx(2.5)
+    assert log.view(0, 1).transactions[0].relayed_seconds == pytest.approx(2.5)
 
 
 def test_of_thousands_of_tables_the_largest_are_named_and_the_others_counted() -> None:
@@ -352,7 +351,7 @@ def test_of_thousands_of_tables_the_largest_are_named_and_the_others_counted() -
     small = [table(number, f"p{number}", ["id"]) for number in range(25)]
     log.note((1_001, 2, 0, 25, 1, 1.0, small))
     log.tick(time.monotonic())
-    found = by_xid(log.look(0, 2))
+    found = by_xid(log.view(0, 2))
     assert found[1].tables == {f"public.p{number}": number for number in range(5_000, 4_980, -1)}
     assert (found[1].more_tables, found[1].more_messages) == (4_980, sum(range(1, 4_981)))
     assert found[2].tables == {f"public.p{number}": 0 for number in range(20)}
@@ -366,11 +365,11 @@ def test_what_the_next_server_lacks_is_given_up() -> None:
     log.tick(now)
     log.note(note(4, rows=1))
     log.go_back(1_002)
-    # The other history has a transaction of its own there.
+    # The other history has a different transaction there.
     log.note((1_002, 77, 0, 1, 10, 2.0, ORDERS))
     log.acknowledged(span_up_to(1_003), now)
     log.tick(now)
-    found = by_xid(log.look(10**9, 5))
+    found = by_xid(log.view(10**9, 5))
     assert {xid for xid, one in found.items() if one.is_given_up} == {2, 3, 4}
     assert {xid for xid, one in found.items() if one.acknowledged} == {1, 77}
     assert found[77].relayed_seconds is not None
@@ -382,16 +381,16 @@ def test_one_that_never_comes_again_holds_up_no_other() -> None:
     log.note(note(1, rows=1))
     log.acknowledged(span_up_to(2_000), now)
     log.tick(now)
-    assert {one.xid: one.acknowledged for one in log.look(0, 2).transactions} == {5_000: False, 1: True}
+    assert {one.xid: one.acknowledged for one in log.view(0, 2).transactions} == {5_000: False, 1: True}
 
 
 def test_it_goes_through_the_socket_as_it_is() -> None:
     log = TransactionLog()
     log.note(note(1, rows=3))
     log.tick(time.monotonic())
-    look = log.look(0, 1)
+    look = log.view(0, 1)
     assert look_from_json("transactions", asdict(look)) == look
-    # A list has a moment; a relay of another version may have told more.
+    # The view has a time; a relay of another version may send additional fields.
     data = asdict(look) | {"unheard": 1}
     data["transactions"][0]["unheard"] = 2
     assert look_from_json("transactions", data) == look
@@ -403,7 +402,7 @@ def test_noting_and_asking_at_the_same_time_lose_nothing() -> None:
     def ask() -> None:
         while not stop.is_set():
             log.tick(time.monotonic())
-            log.look(0, 0)
+            log.view(0, 0)
 
     thread = threading.Thread(target=ask)
     thread.start()
@@ -412,18 +411,18 @@ def test_noting_and_asking_at_the_same_time_lose_nothing() -> None:
     stop.set()
     thread.join()
     log.tick(time.monotonic())
-    assert [one.xid for one in sorted(log.look(0, 0).transactions, key=lambda one: one.xid)][
+    assert [one.xid for one in sorted(log.view(0, 0).transactions, key=lambda one: one.xid)][
         -NEWEST:
     ] == list(range(20_000 - NEWEST, 20_000))
 
 
 def span_up_to(lsn: int) -> DeliverySpan:
-    """Return a span up to there."""
+    """Return a span up to this LSN."""
     span = DeliverySpan()
     span.lsn = lsn
     return span
 
 
 def note(number: int, rows: int, received: float = 1.0) -> module._Note:
-    """Return what is noted of one transaction of a table."""
+    """Return the note of one transaction of a table."""
     return (1_000 + number, number, number * 1_000_000, rows, rows * 10, received, ORDERS)

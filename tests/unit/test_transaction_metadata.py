@@ -1,4 +1,4 @@
-"""The messages of --transaction-topic, as a consumer of Debezium's reads them."""
+"""The messages of --transaction-topic, read as by a consumer of Debezium's."""
 
 import io
 import json

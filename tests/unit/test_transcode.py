@@ -1,4 +1,4 @@
-"""Frames and lines of COPY in an encoding of the database's own."""
+"""Frames and COPY lines in a database encoding other than UTF-8."""
 
 import json
 import struct
@@ -12,10 +12,10 @@ from bwtui.pgoutput.copy_text import unescape_copy_line
 from bwtui.pgoutput.decoder import decode
 from bwtui.pgoutput.transcode import Transcoder
 from bwtui.pgoutput.tuples import DecodeError
-from bwtui.recording.format.batch import FilledValue, Transaction, pack_batch, unpack_batch
+from bwtui.recording.payloads import FilledValue, Transaction, pack_batch, unpack_batch
 
 TEXT, TEXTS, INT, MOMENT = 25, 1009, 23, 1184
-#: As in WIN1252: 0x81 is no character. And these two bytes are U+0081 in UTF-8.
+#: As in WIN1252, 0x81 is not a character. In UTF-8, these two bytes are U+0081.
 BAD = b"\xc2\x81"
 GOOD = "größe".encode("cp1252")
 
@@ -32,7 +32,6 @@ TRANSCODER = Transcoder(cp1252)
 
 
 def row(*fields: m.Field) -> bytes:
-    """Return TupleData."""
     parts = [struct.pack(">H", len(fields))]
     for field in fields:
         if field is None:
@@ -79,7 +78,7 @@ def test_names() -> None:
     assert "a name is not valid UTF-8" in refused.value.message
     assert refused.value.hint == "rename the table or the column"
     of_type = TRANSCODER.message(b"Y" + struct.pack(">I", 7) + GOOD + b"\0" + BAD + b"\0")
-    # No row needs it: a recording that holds it can be read.
+    # No row needs the type's name: a recording that contains it can be read.
     assert isinstance(decode(of_type), m.Type)
 
 
@@ -105,7 +104,7 @@ def columns_of(*oids: int) -> tuple[m.Column, ...]:
 @pytest.mark.parametrize("bad", [m.Binary(BAD), b"a\xff", b"\xc2"])
 @pytest.mark.parametrize("count", [1, 3, 4, 6])
 def test_a_schema_without_room_says_so_and_one_with_room_takes_it(bad: bytes, count: int) -> None:
-    """In whichever of its columns; a character that begins in one text and ends in the next is none."""
+    """This holds for each of its columns; bytes of a character split between two texts are not valid."""
     relation = m.Relation(1, "s", "t", "d", columns_of(INT, *[TEXT] * count))
     narrow = build_encoder(relation, ("c0",), {}).bind(1, 2)
     room = build_encoder(relation, ("c0",), {}, placeholders=True)
@@ -122,7 +121,7 @@ def test_a_schema_without_room_says_so_and_one_with_room_takes_it(bad: bytes, co
 
 
 def test_a_key_needs_no_room_and_stays_its_own() -> None:
-    """A text that reads like what stands for the bytes is another key."""
+    """A text equal to the placeholder of the bytes is a different key."""
     relation = m.Relation(1, "s", "t", "d", columns_of(TEXT, MOMENT))
     for any_bytes in (False, True):
         encoder = build_encoder(relation, ("c0",), {}, any_bytes)

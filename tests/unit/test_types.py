@@ -1,4 +1,4 @@
-"""Type families, where tests against a reader or a server don't reach."""
+"""Type families that tests with a reader or a server don't cover."""
 
 import io
 import itertools
@@ -9,17 +9,12 @@ import fastavro
 import pytest
 
 from bwtui.types import datetimes
-from bwtui.types.arrays import array_codec
+from bwtui.types.arrays import QUOTED, array_codec, encode_hstore, unescaped
 from bwtui.types.codec import Unholdable
-from bwtui.types.datetimes import encode_date, encode_timestamp, encode_timestamptz
-from bwtui.types.hstore import encode_hstore
-from bwtui.types.integers import INT4
-from bwtui.types.money import encode_money
-from bwtui.types.numeric import avro_decimal, declared, numeric_codec, to_bytes, unscaled
-from bwtui.types.quoting import QUOTED, unescaped
+from bwtui.types.datetimes import encode_date, encode_time, encode_timestamp, encode_timestamptz
+from bwtui.types.numbers import INT4, avro_decimal, declared, encode_money, numeric_codec, to_bytes, unscaled
 from bwtui.types.registry import TypeInfo, codec_for
 from bwtui.types.strings import encode_char
-from bwtui.types.times import encode_time
 from bwtui.types.varint import long
 
 NUMERIC, TEXT, BOX_ARRAY = 1700, 25, 1020
@@ -125,7 +120,7 @@ def test_the_high_half_of_char_is_written_as_postgresql_16_does() -> None:
     assert encode_char(b"a") == b"\x02a"
     assert encode_char(b"\xe9") == b"\x08\\351"
     assert encode_char(b"") == b"\x00"
-    # A server of 14 or 15 in LATIN1 converts the byte like any character.
+    # A server of version 14 or 15 in LATIN1 converts the byte like any character.
     assert encode_char("é".encode()) == b"\x04" + "é".encode()
 
 

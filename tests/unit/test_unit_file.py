@@ -1,4 +1,4 @@
-"""The systemd unit in packaging/: what it starts exists, and its exit codes mean what they mean here."""
+"""The systemd unit in packaging/: its command exists, and its exit codes match the program's."""
 
 import configparser
 import subprocess
@@ -15,7 +15,7 @@ UNIT = ROOT / "packaging" / "systemd" / "bwtui@.service"
 
 @pytest.fixture
 def unit() -> configparser.RawConfigParser:
-    """The unit; of what stands twice the last one."""
+    """Parse the unit; of repeated settings, the last one counts."""
     parser = configparser.RawConfigParser(strict=False)
     parser.optionxform = str  # type: ignore[assignment,method-assign]
     parser.read(UNIT)
@@ -29,7 +29,7 @@ def test_it_starts_a_relay_whose_options_there_are(unit: configparser.RawConfigP
     assert command is not None
     known = {option for parameter in command.params for option in parameter.opts}
     assert {option for option in options if option.startswith("-")} <= known
-    # A relay in a process of its own would not be the one that systemd hears.
+    # systemd would not accept notifications from a relay in a child process.
     assert "--headless" in options
     assert (service["Type"], service["NotifyAccess"]) == ("notify", "main")
 
@@ -47,9 +47,9 @@ def test_what_a_restart_does_not_mend_is_not_started_again(unit: configparser.Ra
 def test_a_service_that_is_away_or_lets_nobody_in_is_tried_again_for_ever(
     unit: configparser.RawConfigParser,
 ) -> None:
-    """systemd gave up after a minute of rejected logins: the slot would hold WAL until somebody looks."""
+    """systemd gave up after a minute of rejected logins, and the slot would retain WAL unnoticed."""
     assert unit["Unit"]["StartLimitIntervalSec"] == "0"
-    # No login a second, which locks accounts.
+    # One login per second would lock accounts.
     assert int(unit["Service"]["RestartSec"]) >= 10
 
 
@@ -61,7 +61,7 @@ def test_systemd_itself_finds_nothing_wrong(tmp_path: Path) -> None:
     copy = tmp_path / UNIT.name
     copy.write_text(UNIT.read_text().replace("/usr/local/bin/bwtui", str(program)))
     assert analyze("verify", "--man=no", str(copy)) == (0, "")
-    # Ten times the exposure: a service that may do everything has 100, and what is below 20 is called OK.
+    # The value is ten times the exposure: an unrestricted service has 100, and below 20 is rated OK.
     code, told = analyze("security", "--offline=yes", "--threshold=12", "--no-pager", str(copy))
     assert code == 0, told
 

@@ -1,4 +1,4 @@
-"""A selection of tables that are not in the publication: the error names both, with the statement."""
+"""If selected tables are not in the publication, the error names both, with the statement."""
 
 from collections.abc import Sequence
 
@@ -24,7 +24,7 @@ def refused(
     tables: list[TableInfo],
     ancestors: Sequence[str] = (),
 ) -> RefusedError:
-    """Return the error where publication shop has table other alone."""
+    """Return the error if publication shop has only table other."""
     monkeypatch.setattr(preflight, "list_tables", lambda *_, **__: tables)
     monkeypatch.setattr(
         preflight,
@@ -52,7 +52,7 @@ def test_many_tables_are_some_and_a_count(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_table_without_a_key_is_not_added_to_published_updates(monkeypatch: pytest.MonkeyPatch) -> None:
-    """PostgreSQL would refuse the application's UPDATE and DELETE on it."""
+    """PostgreSQL would reject the application's UPDATE and DELETE on it."""
     error = refused(monkeypatch, "bare", [table("bare", has_key=False)])
     assert error.message == "table public.bare is not in publication shop"
     assert "ALTER" not in error.hint
@@ -67,3 +67,9 @@ def test_a_partition_of_a_published_table_is_no_table_to_add(monkeypatch: pytest
 
 def test_a_pattern_without_a_table_is_still_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "no table matches --table" in refused(monkeypatch, "nothing", [table("other")]).message
+
+
+def test_a_database_without_tables_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = refused(monkeypatch, "orders", [])
+    assert error.message.endswith(": the database has no permanent table")
+    assert "check the database name" in error.hint

@@ -1,18 +1,19 @@
-"""A primary key that PostgreSQL does not identify rows by is reported as what it is, with the statement."""
+"""A primary key that is not the replica identity is reported as such, with the statement."""
+
+import re
+from dataclasses import replace
 
 import pytest
 
 from bwtui.errors import RefusedError
 from bwtui.pgoutput.messages import Relation
 from bwtui.settings import RelaySettings
-from bwtui.source import preflight, replica_identity
-from bwtui.source.catalog import Attribute, TableInfo
+from bwtui.source import doctor, preflight, replica_identity
+from bwtui.source.catalog import Attribute, KeyColumn, TableInfo
 from bwtui.source.connection import Connection
-from bwtui.source.doctor import advice
-from bwtui.source.key_columns import KeyColumn
 
 CONNECTION = Connection.__new__(Connection)
-#: The columns of the catalog, those of the key, whether the table is partitioned.
+#: The columns of the catalog, those of the key, and whether the table is partitioned.
 Facts = tuple[list[Attribute], list[str], bool]
 
 
@@ -33,7 +34,7 @@ def made(oid: int, name: str, facts: Facts) -> TableInfo:
 
 
 def planted(monkeypatch: pytest.MonkeyPatch, *tables: Facts) -> None:
-    """Let the catalog say of each table, whose oid is its place, what is given."""
+    """Let the catalog return these facts; a table's oid is its index."""
 
     def key_of(connection: Connection, oid: int) -> list[KeyColumn]:
         return [KeyColumn(name, "integer", False, None, None, None, None) for name in tables[oid][1]]
@@ -84,12 +85,32 @@ def test_what_keeps_a_table_from_having_a_key(
     assert ("no primary key" in refused.value.message) == (facts is KEYLESS)
 
 
+@pytest.mark.parametrize(
+    ("patterns", "hint"),
+    [
+        (("t0",), "add a primary key, or allow with -u"),
+        (("t.",), "add a primary key, exclude with --exclude-table 'public.t0', or allow with -u"),
+    ],
+)
+def test_the_only_selected_table_is_not_to_be_excluded(
+    monkeypatch: pytest.MonkeyPatch, patterns: tuple[str, ...], hint: str
+) -> None:
+    planted(monkeypatch, KEYLESS)
+    tables = (made(0, "t0", KEYLESS), replace(made(1, "t1", KEYLESS), has_key=True))
+    selected = [table for table in tables if re.fullmatch(patterns[0], table.name)]
+    monkeypatch.setattr(preflight, "selected_tables", lambda *_: selected)
+    checks = preflight.server_checks(CONNECTION, RelaySettings(tables=patterns))
+    with pytest.raises(RefusedError) as refused:
+        next(check for check in checks if check.name == "tables are keyed").run()
+    assert refused.value.hint == hint
+
+
 def test_doctor_does_not_ask_for_a_primary_key_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     planted(monkeypatch, DEFERRABLE, KEYLESS)
     tables = [made(0, "late", DEFERRABLE), made(1, "bare", KEYLESS)]
-    monkeypatch.setattr(advice, "selected_tables", lambda *_: tables)
-    monkeypatch.setattr(advice, "query", lambda *_: [])
-    deferrable, keyless = advice.advice(CONNECTION, RelaySettings(allow_unkeyed=True))
+    monkeypatch.setattr(doctor, "selected_tables", lambda *_: tables)
+    monkeypatch.setattr(doctor, "query", lambda *_: [])
+    deferrable, keyless = doctor.advice(CONNECTION, RelaySettings(allow_unkeyed=True))
     assert deferrable.message.startswith("has a deferrable primary key")
     assert deferrable.hint.startswith("if no transaction relies on deferring it, run: BEGIN; CREATE UNIQUE")
     assert keyless.hint.startswith("add a primary key")
@@ -99,10 +120,9 @@ def test_tables_are_named_with_their_own_reasons(monkeypatch: pytest.MonkeyPatch
     planted(monkeypatch, KEYLESS, NOTHING, KEYLESS)
     tables = [made(oid, f"t{oid}", KEYLESS) for oid in range(3)]
     error = replica_identity.unkeyed_refusal(CONNECTION, tables)
-    assert error.message == (
-        "2 tables have no primary key and no replica identity index: public.t0, public.t2; "
-        "table public.t1 has REPLICA IDENTITY NOTHING, so its primary key does not identify rows"
-    )
+    without, unused = error.message.split("; ")
+    assert without.endswith(": public.t0, public.t2")
+    assert unused.startswith("table public.t1 has REPLICA IDENTITY NOTHING")
     assert error.hint.endswith('or run: ALTER TABLE "public"."t1" REPLICA IDENTITY DEFAULT;')
 
 

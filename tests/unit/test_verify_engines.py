@@ -1,4 +1,4 @@
-"""On what an audit runs, and how its threads end when one of them fails."""
+"""The engines of an audit, and how their threads end when one of them fails."""
 
 import contextlib
 import threading
@@ -11,22 +11,18 @@ import pytest
 
 from bwtui.errors import ConnectionFailed
 from bwtui.kafka.client import Config
-from bwtui.kafka.split_reader import SplitReadOptions
-from bwtui.kafka.splits import Split
+from bwtui.kafka.columns import SplitReadOptions
+from bwtui.kafka.scan import Split
 from bwtui.spark.lazy_session import SMALL_JOURNAL, SMALL_ROWS
-from bwtui.verify.cell_digests import Digest
-from bwtui.verify.decode_check import DecodeCheck
-from bwtui.verify.digest_files import DigestFiles
-from bwtui.verify.digests import DecodeResult, DigestJob
-from bwtui.verify.engines.choice import DigestEngines
-from bwtui.verify.engines.thread_engine import ThreadDigestEngine
+from bwtui.verify.digests import DecodeCheck, DecodeResult, Digest, DigestFiles, DigestJob
+from bwtui.verify.engines import DigestEngines, ThreadDigestEngine
 
 Phases = list[str]
 
 
 @pytest.fixture
 def phases(monkeypatch: pytest.MonkeyPatch) -> Phases:
-    """What is told, and what becomes of Spark's session, which is a made-up one."""
+    """Collect the phases and the state of a fake Spark session."""
     told: Phases = []
 
     @contextlib.contextmanager
@@ -64,7 +60,7 @@ def test_spark_starts_once_where_it_is_worth_it(
     engines = DigestEngines(master, phases.append)
     with engines.closing():
         use(engines)
-        # What has started is used, whatever comes next.
+        # Once started, Spark is used for everything.
         assert not isinstance(engines.of(1), ThreadDigestEngine)
         with engines.for_sealing(1) as session:
             assert session is not None
@@ -77,7 +73,7 @@ def test_spark_starts_once_where_it_is_worth_it(
 
 
 class _Job(DigestJob):
-    """The first task fails while the second works until it is told to end; the third never begins."""
+    """The first task fails while the second runs until it is cancelled; the third never begins."""
 
     def run(
         self, number: int, config: Config, check: Callable[[], None] = lambda: None

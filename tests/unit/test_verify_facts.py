@@ -1,4 +1,4 @@
-"""The facts of an audit are of the segments whose messages it has, and of no later ones."""
+"""The facts of an audit come from the segments whose messages it has, and not from later ones."""
 
 import shutil
 from pathlib import Path
@@ -14,7 +14,7 @@ ACCOUNTS = table(1, "accounts")
 
 
 def run(stream: Stream, transactions: int) -> int:
-    """Record a pass of so many transactions, all of them confirmed; return up to where."""
+    """Record a pass with ``transactions``, all of them confirmed; return the confirmed LSN."""
     stream.begin_pass()
     for key in range(transactions):
         stream.change("insert", ACCOUNTS, key, b"body")
@@ -33,7 +33,7 @@ def test_a_later_session_confirms_nothing_and_says_where_it_went_on(
     stream.stop()
     first = {path.name for path in stream.folder.glob("*.bwj")}
     stream.start()
-    # The server had not heard all of it: what comes again is of the same LSNs.
+    # The server had not received the last confirmation: repeats have the same LSNs.
     stream.lsn = resumed = confirmed - 15
     later = run(stream, 3)
     assert later > confirmed
@@ -52,7 +52,7 @@ def test_a_later_session_confirms_nothing_and_says_where_it_went_on(
 def test_what_kafka_had_when_a_pass_began_is_confirmed(
     tmp_path: Path, ordinal: int | None, beyond: int
 ) -> None:
-    """A commit that nobody heard of is in the position, and never comes again: not in the slot's LSN yet."""
+    """A commit whose reply was lost is in the position and never repeated, but not yet in the slot's LSN."""
     stream = Stream(tmp_path / "recording", {"exactly_once": True})
     confirmed = run(stream, 3)
     stream.stop()
@@ -66,7 +66,7 @@ def test_what_kafka_had_when_a_pass_began_is_confirmed(
 
 @pytest.mark.parametrize("whose", ["its own", "another recording's", "of a session that did not begin"])
 def test_what_kafka_had_of_a_pass_is_committed(tmp_path: Path, whose: str) -> None:
-    """All before that was sent, and nothing of what came later; passes of another recording say nothing."""
+    """Everything before that was sent, and nothing later; passes of a different recording do not count."""
     stream = Stream(tmp_path / "recording", {"exactly_once": True})
     run(stream, 3)
     recorded = stream.recorder.recorded(is_new_pass=False)
@@ -80,7 +80,7 @@ def test_what_kafka_had_of_a_pass_is_committed(tmp_path: Path, whose: str) -> No
         recorded = stream.recorder.recorded(is_new_pass=True)
     stream.recorder.begin_pass("stream", 1_000, Position("7", "shop", "shop", recorded=recorded))
     stream.stop()
-    # A BEGIN and a COMMIT beside each row have no place of their own.
+    # The BEGIN and COMMIT of each row have no numbers of their own.
     assert read_facts(stream.folder).committed == ({1: 3 * PARTS} if whose == "its own" else {})
 
 

@@ -1,4 +1,4 @@
-"""`bwtui verify --database --relay`: the relay's settings hold, and nothing of whoever calls."""
+"""`bwtui verify --database --relay` uses the relay's settings, and none of the caller's."""
 
 import os
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ RELAY = RelaySettings(name="shop", slot="s", topic_prefix="p", postgres="dbname=
 
 @pytest.fixture(autouse=True)
 def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A state folder, and settings around it that would lead elsewhere, or nowhere."""
+    """A state folder, and surrounding settings with wrong or missing services."""
     monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setenv("BWTUI_SLOT", "NOT A SLOT")
@@ -35,7 +35,7 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def relay(settings: RelaySettings = RELAY) -> Iterator[DoubleEngine]:
-    """A relay that tells its settings."""
+    """A relay that reports its settings."""
     engine = DoubleEngine(settings)
     with ControlServer(settings.relay_name, engine):
         yield engine

@@ -1,4 +1,4 @@
-"""How rows of doubtful keys are asked for."""
+"""Queries for rows with doubtful keys."""
 
 from bwtui.types.registry import TypeInfo
 from bwtui.verify.tables import _key_type

@@ -1,4 +1,4 @@
-"""Which stalls are kept as history."""
+"""Stalls that are kept as history."""
 
 import logging
 from types import SimpleNamespace
@@ -10,14 +10,14 @@ from bwtui.errors import ConnectionFailed, RefusedError
 from bwtui.model.proof import UnprovenTable
 from bwtui.model.verdict import Cause, RelayVerdict
 from bwtui.relay.run_state import RunState
-from bwtui.relay.watch.observation import ServiceNames
+from bwtui.relay.watch.judge import ServiceNames
 from bwtui.relay.watch.relay_watch import RelayWatch
 
 
 def watching(report: RunState) -> RelayWatch:
-    lag: Any = SimpleNamespace(asks_for_blockers=False)
+    lag: Any = SimpleNamespace(reads_blockers=False)
     names = ServiceNames("PostgreSQL", "Kafka", "the registry", "")
-    return RelayWatch(report, lag, lambda: names, lambda: None, lambda: None)
+    return RelayWatch(report, lag, lambda: names, lambda: None, lambda dropped: None)
 
 
 def stalled(cause: Cause, dependency: str) -> RelayVerdict:

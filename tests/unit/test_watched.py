@@ -1,4 +1,4 @@
-"""The verdict on what the relay's own code says that it does: nothing of what is seen is made up here."""
+"""The verdict on activities that the relay's own code reports; none of the observations are made up."""
 
 import threading
 import time
@@ -15,22 +15,21 @@ import pytest
 from bwtui.model.delivery import Receipt
 from bwtui.model.verdict import RelayVerdict
 from bwtui.relay.ack import Acknowledgements
+from bwtui.relay.recorder import NullRecorder
 from bwtui.relay.run_state import RunState
 from bwtui.relay.service_retry import ServiceRetry
 from bwtui.relay.session import StreamSession
 from bwtui.relay.snapshot import initial_setup, snapshot_copier
-from bwtui.relay.snapshot.initial_setup import InitialSetup
-from bwtui.relay.snapshot.leftovers import Leftovers
+from bwtui.relay.snapshot.initial_setup import InitialSetup, Leftovers
 from bwtui.relay.snapshot.snapshot_copier import SnapshotCopier
-from bwtui.relay.watch.observation import ServiceNames
+from bwtui.relay.watch.judge import ServiceNames
 from bwtui.relay.watch.relay_watch import RelayWatch
 from bwtui.settings import RelaySettings
-from bwtui.sink.base import Message
-from bwtui.sink.destination import KeyRecord
+from bwtui.sink.destination import KeyRecord, Message
 from bwtui.sink.kafka import open_destination
 from bwtui.source import publication
-from bwtui.source.failover.stream_server import StreamServer
 from bwtui.source.lag import LagSampler
+from bwtui.source.raw_stream import StreamServer
 from tests.faults.doubles import MemorySink
 from tests.faults.fed_stream import Fed, FedStream, insert, relation, transaction, truncate
 
@@ -38,31 +37,31 @@ NAMES = ServiceNames("PostgreSQL", "Kafka", "the registry", "the recording")
 
 
 class Watched:
-    """A report that is watched; its time goes on only when somebody lets it."""
+    """A watched report, whose clock moves only when the test moves it."""
 
     def __init__(self, report: RunState) -> None:
         self.now = 1_000.0
         self.report = report
         self.names = NAMES
         sampler = LagSampler(StreamServer(""), lambda: "slot", lambda _: None)
-        self._watch = RelayWatch(report, sampler, lambda: self.names, lambda: None, lambda: None)
+        self._watch = RelayWatch(report, sampler, lambda: self.names, lambda: None, lambda dropped: None)
         self.verdicts: list[RelayVerdict] = []
 
     def wait(self, looks: int = 1) -> None:
-        """Let half a second pass and look, so often."""
+        """Let half a second pass and poll, ``looks`` times."""
         for _ in range(looks):
             self.now += 0.5
             self.verdicts.append(self._watch.look()[0])
 
     @property
     def stalls(self) -> list[tuple[str, str]]:
-        """Whom it has blamed for a stall, and what it has said of each at last."""
+        """The causes of its stalls, each with its last sentence."""
         stalled = {v.cause: v.sentence for v in self.verdicts if v.condition == "stalled"}
         return list(stalled.items())
 
     @property
     def blamed(self) -> list[str]:
-        """Who was blamed for a stall."""
+        """The causes of its stalls."""
         return [cause for cause, _ in self.stalls]
 
 
@@ -71,7 +70,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Callable[[RunState], Watched]:
     def make(report: RunState) -> Watched:
         watched = Watched(report)
         monkeypatch.setattr(time, "monotonic", lambda: watched.now)
-        report.account.turn_to("read")
+        report.clock.turn_to("read")
         report.state = "streaming"
         return watched
 
@@ -79,14 +78,14 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Callable[[RunState], Watched]:
 
 
 class SlowSink(MemorySink):
-    """Lets so many messages arrive whenever it is asked to, which takes its time."""
+    """Lets ``arriving`` messages arrive at each poll, which takes time."""
 
     def __init__(self, arriving: int = 0, takes: Callable[[], object] = lambda: None) -> None:
         super().__init__()
         self.arriving, self.takes = arriving, takes
 
     def poll(self, timeout: float) -> None:
-        """Let a few arrive."""
+        """Let a few messages arrive."""
         if timeout:
             self.takes()
             for _ in range(min(self.arriving, len(self._waiting))):
@@ -94,22 +93,22 @@ class SlowSink(MemorySink):
 
 
 class HungDisk:
-    """A ledger that takes all and holds nothing."""
+    """A ledger that accepts everything and makes nothing durable."""
 
     durable_lsn = 0
 
-    def settled(self, receipts: list[Receipt]) -> None:
-        """Take it."""
+    def take_settled(self, receipts: list[Receipt]) -> None:
+        """Accept it."""
 
-    def given_up(self, receipts: list[Receipt]) -> None:
-        """Take it, too."""
+    def take_unsettled(self, receipts: list[Receipt]) -> None:
+        """Accept it."""
 
     def reach(self, lsn: int) -> None:
-        """Never."""
+        """Do nothing."""
 
 
 class Turns(FedStream):
-    """Brings the frames of one turn after the other."""
+    """Yields the frames of one turn after the other."""
 
     def __init__(self, *turns: list[bytes], ends: Callable[[], object] = lambda: None) -> None:
         super().__init__([])
@@ -218,18 +217,18 @@ def test_a_state_folder_that_hangs_is_no_idle_relay(
 
 def test_a_main_thread_that_stands_still_is_no_idle_relay(watch: Callable[[RunState], Watched]) -> None:
     watched = watch(RunState())
-    watched.report.account.turn_to("work")
+    watched.report.clock.turn_to("work")
     watched.wait(8)
     assert watched.blamed == ["relay"]
 
 
 def copier(sink: MemorySink, report: RunState) -> SnapshotCopier:
-    """Return a snapshot's copying over ``sink``."""
+    """Return a snapshot's copier over ``sink``."""
     context = SimpleNamespace(
         sink=sink,
         service=sink.destination.service,
         report=report,
-        recorder=None,
+        recorder=NullRecorder(),
         policy=SimpleNamespace(undelivered=lambda failures: failures),
         session=bytes(8),
         stop_requested=lambda: False,
@@ -251,7 +250,7 @@ def test_the_end_of_a_snapshot_is_no_stall_while_rows_become_durable(
     copy._wait_until_durable()
     assert len(watched.verdicts) == 10
     assert watched.blamed == []
-    assert report.account.current[0] == "read"
+    assert report.clock.current[0] == "read"
 
 
 @pytest.mark.parametrize(("row_filter", "blamed"), [(None, ["postgresql"]), ("false", [])])
@@ -266,7 +265,8 @@ def test_a_filter_that_passes_nothing_is_no_stall(
     monkeypatch.setattr(snapshot_copier, "copy_rows", lambda *_: watched.wait(20))
     monkeypatch.setattr(snapshot_copier, "interruptible", lambda *_: nullcontext())
     table = SimpleNamespace(relation=SimpleNamespace(qualified_name="public.t"), row_filter=row_filter)
-    copy._copy(cast(Any, None), cast(Any, table), cast(Any, SimpleNamespace(counters=report.table("t"))))
+    route = SimpleNamespace(counters=report.table("t"), relation=table.relation)
+    copy._copy(cast(Any, None), cast(Any, table), cast(Any, route))
     assert watched.blamed == blamed
     assert any("has sent no row of public.t" in verdict.sentence for verdict in watched.verdicts)
 
@@ -287,13 +287,13 @@ def test_reading_a_topic_back_is_no_stall_while_records_come(
 
     monkeypatch.setattr(sink, "keys", keys)
     context = SimpleNamespace(
-        destination=sink.destination, report=report, recorder=None, orphaned_keys=None, late=None
+        destination=sink.destination, report=report, recorder=NullRecorder(), orphaned_keys=None, late=None
     )
     leftovers = Leftovers(cast(Any, context), lambda seconds: None, lambda topic: {0: 1})
     route = SimpleNamespace(topic="t", relation=SimpleNamespace(qualified_name="public.t"))
     leftovers.remove(cast(Any, route), {0: 0}, {0: 20}, [], Message(b"", None, 0))
     assert watched.blamed == blamed
-    assert report.account.current[0] == "read"
+    assert report.clock.current[0] == "read"
 
 
 def test_many_questions_that_are_answered_one_by_one_are_no_stall(
@@ -302,14 +302,14 @@ def test_many_questions_that_are_answered_one_by_one_are_no_stall(
     report = RunState()
     watched = watch(report)
     patience = ServiceRetry(StreamServer(""), report, lambda seconds: None)
-    # One after the other, as a registry that answers one at a time does it.
+    # Calls run one after the other, as with a registry that answers one at a time.
     lock = threading.Lock()
 
     def call() -> None:
         with lock:
             watched.wait()
 
-    patience.ask_all("the schema registry", [call] * 20)
+    patience.call_all("the schema registry", [call] * 20)
     assert watched.blamed == []
 
 
@@ -322,7 +322,7 @@ def test_locks_are_waited_for_only_while_tables_are_locked(
 
     def note(name: str, answer: Any = ()) -> Callable[..., Any]:
         def call(*_: Any) -> Any:
-            at[name] = report.account.current[0]
+            at[name] = report.clock.current[0]
             return answer
 
         return call

@@ -2,8 +2,8 @@
 
 import pytest
 
-from bwtui.recording.reading import window as module
-from bwtui.recording.reading.window import WindowBounds, window
+from bwtui.recording import playback as module
+from bwtui.recording.playback import WindowBounds, window
 from tests.recorded_shop import ORDERS, MemoryRecording, Tape, shop_recording
 
 

@@ -1,4 +1,4 @@
-"""A closed port, a web server where a broker should be, and silence: told soon, or interrupted at once."""
+"""A closed port, a web server instead of a broker, and silence are reported soon, or can be interrupted."""
 
 import contextlib
 import signal
@@ -15,13 +15,12 @@ import pytest
 
 from bwtui.errors import ConnectionFailed
 from bwtui.kafka import scan
-from bwtui.kafka.offsets import pin
-from bwtui.kafka.splits import Split
+from bwtui.kafka.scan import Split, pin
 from bwtui.sink.topics import TopicAdmin
 from bwtui.source.connection import connect
-from bwtui.source.raw.session import connect_raw
+from bwtui.source.raw_session import connect_raw
 
-#: What is promised is two seconds; a machine that runs other tests takes longer.
+#: The promise is two seconds; a machine that runs other tests takes longer.
 QUICK_SECONDS = 6.0
 
 
@@ -31,12 +30,12 @@ class _Web(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *args: object) -> None:
-        """Say nothing."""
+        """Do nothing."""
 
 
 @contextlib.contextmanager
 def web() -> Iterator[int]:
-    """A web server that waits for a line, and so says nothing to a Kafka client."""
+    """A web server that waits for a line, and so sends nothing to a Kafka client."""
     with ThreadingHTTPServer(("127.0.0.1", 0), _Web) as server:
         server.daemon_threads = True
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
@@ -48,7 +47,7 @@ def web() -> Iterator[int]:
 
 @contextlib.contextmanager
 def answering(answer: bytes) -> Iterator[int]:
-    """A server that answers every connection alike, and hangs up."""
+    """A server that gives every connection the same answer, and closes it."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
@@ -68,7 +67,7 @@ def answering(answer: bytes) -> Iterator[int]:
 
 @contextlib.contextmanager
 def closed() -> Iterator[int]:
-    """A port where nobody listens."""
+    """A port without a listener."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield taken.getsockname()[1]
@@ -99,7 +98,7 @@ def test_a_broker_that_is_none(broker: "contextlib.AbstractContextManager[int]",
     "answer", [b"E\xff\xfe\xfd no words\0", b"E\0\0\0\x0cM\xfcde\0\0\0", b"\xff" * 4_000]
 )
 def test_a_postgresql_whose_words_are_not_utf_8(answer: bytes) -> None:
-    """As one in another language says them, in the encoding of its system; or something else."""
+    """Such as a message in another language and in its system's encoding, or arbitrary bytes."""
     with answering(answer) as port:
         dsn = f"host=127.0.0.1 port={port} user=u dbname=d sslmode=disable"
         for connecting in (connect, connect_raw):
@@ -146,7 +145,7 @@ def test_a_command_obeys_an_interrupt_while_a_service_is_silent(
 
 
 def test_only_a_broker_that_never_answered_may_want_tls(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that hangs up once its offsets are known was stopped, or is gone: settings are not to blame."""
+    """A broker that closes connections after its offsets were read was stopped; settings are not to blame."""
     monkeypatch.setattr(scan, "_SILENCE_SECONDS", 1.0)
     with answering(b"") as port:
         config = {"bootstrap.servers": f"127.0.0.1:{port}"}

@@ -32,7 +32,7 @@ def drop(
     dry_run: bool,
     as_json: bool,
     show_values: bool,
-    **given: Any,
+    **options: Any,
 ) -> None:
     """Set dead letters aside, without sending their rows.
 
@@ -40,23 +40,22 @@ def drop(
     reason are stored in dead-letters-handled.jsonl. 'retry' still sends their rows.
     """
     from bwtui.cli.dead_letters import rendering
-    from bwtui.relay.dead_letters.action_log import DeadLetterAction, DeadLetterActionLog
-    from bwtui.relay.dead_letters.letter_state import standing
+    from bwtui.relay.dead_letters.letters import DeadLetterAction, DeadLetterActionLog, dead_letter_state
 
-    check_choice(ids, given, all=takes_all)
-    with opened(given, needs_relay=True) as source:
+    check_choice(ids, options, all=takes_all)
+    with opened(options, needs_relay=True) as source:
         letters = source.of_ids(ids) if ids else source.open()
-        aside = [one for one in letters if source.standings[one.id].state != "dropped"]
+        aside = [one for one in letters if source.states[one.id].state != "dropped"]
         done = DeadLetterAction("drop", tuple(one.id for one in aside), text=note)
         if aside and not dry_run:
             DeadLetterActionLog(source.relay).add([done])
         for one in aside if as_json else ():
-            how = source.standings[one.id] if dry_run else standing([done], {})
-            say_json(rendering.as_json(one, how, values=show_values))
+            state = source.states[one.id] if dry_run else dead_letter_state([done], {})
+            say_json(rendering.as_json(one, state, values=show_values))
         if as_json:
             return
         if dry_run and aside:
-            say(*rendering.as_table(aside, source.standings, values=show_values), "")
+            say(*rendering.as_table(aside, source.states, values=show_values), "")
         would = "would be" if dry_run else "is" if len(aside) == 1 else "are"
         already = len(letters) - len(aside)
         more = f"; {already:,} were set aside before" if already else ""

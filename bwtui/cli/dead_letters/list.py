@@ -20,29 +20,38 @@ Exit codes: 0 no listed dead letter is open · 1 some are open · 2 usage or err
 4 no relay found, or Kafka can't be reached
 """
 
+_OPEN = (
+    "an open letter stays open, even if its row has been sent in another way, until "
+    "'bwtui dead-letters retry' has sent the row, or 'bwtui dead-letters drop' has set the letter aside"
+)
+
 
 @click.command("list", epilog=_EPILOG)
 @letter_options
 @click.option("--all", "shows_all", is_flag=True, help="Include dead letters that need no action.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per dead letter.")
-def list(shows_all: bool, as_json: bool, show_values: bool, **given: Any) -> None:
+def list(shows_all: bool, as_json: bool, show_values: bool, **options: Any) -> None:
     """List the dead letters of a relay, oldest first, with id, key and reason.
 
     Omits those that need no action: the relay has sent their rows since, or they were set aside.
     """
     from bwtui.cli.dead_letters import rendering
 
-    with opened(given) as source:
+    with opened(options) as source:
         open_ones = source.open()
-        states = {one.id: source.standings[one.id].state for one in source.letters}
-        shown = [one for one in source.letters if shows_all or states[one.id] in ("open", "asked")]
+        states = {one.id: source.states[one.id].state for one in source.letters}
+        listed = [one for one in source.letters if shows_all or states[one.id] in ("open", "asked")]
         if as_json:
-            for letter in shown:
-                say_json(rendering.as_json(letter, source.standings[letter.id], values=show_values))
+            for letter in listed:
+                say_json(rendering.as_json(letter, source.states[letter.id], values=show_values))
         else:
-            if shown:
-                say(*rendering.as_table(shown, source.standings, values=show_values), "")
-            left = len(source.letters) - len(shown)
-            more = f"; {plural(left, 'other')} need no action, see --all" if left else ""
-            say(f"{plural(len(open_ones), 'letter')} open in {source.file.path}{more}")
+            if listed:
+                say(*rendering.as_table(listed, source.states, values=show_values), "")
+            omitted = len(source.letters) - len(listed)
+            more = f"; {plural(omitted, 'other')} need no action, see --all" if omitted else ""
+            requested = sum(states[one.id] == "asked" for one in source.letters)
+            waiting = f", {requested:,} requested" if requested else ""
+            say(f"{plural(len(open_ones), 'letter')} open{waiting} in {source.place}{more}")
+            if open_ones:
+                say(_OPEN)
     raise click.exceptions.Exit(1 if open_ones else 0)

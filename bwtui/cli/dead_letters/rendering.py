@@ -8,8 +8,8 @@ from bwtui.cli.output.table import columns
 from bwtui.escaping import shorten
 
 if TYPE_CHECKING:
-    from bwtui.relay.dead_letters.letter_state import DeadLetterState
-    from bwtui.sink.dead_letter_file import DeadLetter, Row
+    from bwtui.relay.dead_letters.letters import DeadLetterState
+    from bwtui.sink.dead_letters import DeadLetter, Row
 
 _HEAD = ("ID", "DROPPED", "TABLE", "CHANGE", "KEY", "STATE", "REASON")
 _KEY, _REASON, _VALUE = 40, 120, 2_000
@@ -17,10 +17,10 @@ MASK = "…"
 
 
 def as_table(
-    letters: "Sequence[DeadLetter]", standings: "Mapping[str, DeadLetterState]", *, values: bool
+    letters: "Sequence[DeadLetter]", states: "Mapping[str, DeadLetterState]", *, values: bool
 ) -> list[str]:
     """Return a line for each letter, oldest first."""
-    return columns(_HEAD, [_cells(one, standings[one.id], values=values) for one in letters])
+    return columns(_HEAD, [_cells(one, states[one.id], values=values) for one in letters])
 
 
 def _cells(letter: "DeadLetter", how: "DeadLetterState", *, values: bool) -> tuple[str, ...]:
@@ -30,7 +30,7 @@ def _cells(letter: "DeadLetter", how: "DeadLetterState", *, values: bool) -> tup
         letter.table,
         letter.operation,
         shorten(key_text(letter.key, values=values), _KEY),
-        how.state,
+        "requested" if how.state == "asked" else how.state,
         shorten(letter.error, _REASON),
     )
 

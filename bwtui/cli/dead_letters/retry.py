@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from bwtui.cli.dead_letters.selected_letters import SelectedLetters
     from bwtui.model.backfill import BackfillStatus
-    from bwtui.relay.dead_letters.letter_state import DeadLetterState
+    from bwtui.relay.dead_letters.letters import DeadLetterState
     from bwtui.relay.dead_letters.retry import RetryPlan, TableRetry
 
 _EPILOG = """\b
@@ -46,7 +46,7 @@ def retry(
     dry_run: bool,
     as_json: bool,
     show_values: bool,
-    **given: Any,
+    **options: Any,
 ) -> None:
     """Have the relay send the current rows of dead letters, in the order of its stream.
 
@@ -56,19 +56,19 @@ def retry(
     """
     from bwtui.relay.dead_letters.retry import plan
 
-    check_choice(ids, given, all=takes_all)
-    with opened(given, needs_relay=True) as source:
+    check_choice(ids, options, all=takes_all)
+    with opened(options, needs_relay=True) as source:
         letters = source.of_ids(ids) if ids else source.open()
-        made = plan(letters)
-        if letters and not made.wanted:
-            why = next(iter(made.refused))
+        retry_plan = plan(letters)
+        if letters and not retry_plan.requests:
+            why = next(iter(retry_plan.refused))
             raise RefusedError(f"{plural(len(letters), 'letter')} can't be sent by key", why)
-        outcome = _RetryResults(source.relay, made)
+        outcome = _RetryResults(source.relay, retry_plan)
         if not dry_run:
             outcome.ask()
             if wait and outcome.tasks:
                 outcome.wait(quiet=as_json)
-                with opened(given, needs_relay=True) as after:
+                with opened(options, needs_relay=True) as after:
                     outcome.take(after)
     if as_json:
         say_json(outcome.to_json())
@@ -83,7 +83,7 @@ class _RetryResults:
 
     relay: str
     plan: "RetryPlan"
-    asked: "list[tuple[TableRetry, BackfillStatus]]" = field(default_factory=list)
+    requested: "list[tuple[TableRetry, BackfillStatus]]" = field(default_factory=list)
     is_running: bool = True
     #: The requests after they have ended.
     ended: "list[BackfillStatus]" = field(default_factory=list)
@@ -93,21 +93,21 @@ class _RetryResults:
 
     @property
     def tasks(self) -> list[str]:
-        return [task.id for _, task in self.asked] if self.is_running else []
+        return [task.id for _, task in self.requested] if self.is_running else []
 
     def ask(self) -> None:
         from bwtui.relay.dead_letters.retry import submit
 
-        for wanted in self.plan.wanted:
+        for request in self.plan.requests:
             try:
-                task, self.is_running = submit(self.relay, wanted)
-                self.asked.append((wanted, task))
+                task, self.is_running = submit(self.relay, request)
+                self.requested.append((request, task))
             except BwtuiError as error:
                 # Each table separately: the others' rows are sent nevertheless.
                 self.errors.append(error)
 
     def wait(self, *, quiet: bool) -> None:
-        from bwtui.cli.output.backfills import ended_badly, wait_for
+        from bwtui.cli.output.table import ended_badly, wait_for
         from bwtui.relay.dead_letters.retry import tasks_of_running
         from bwtui.relay.process.control import name_if_several
 
@@ -124,33 +124,33 @@ class _RetryResults:
 
     def take(self, after: "SelectedLetters") -> None:
         """Record the present state of the letters."""
-        self.after = {one.id: after.standings[one.id] for one in self._letters() if one.id in after.standings}
+        self.after = {one.id: after.states[one.id] for one in self._letters() if one.id in after.states}
 
     def _letters(self) -> "list[Any]":
-        return [letter for wanted, _ in self.asked for letter in wanted.letters]
+        return [letter for request, _ in self.requested for letter in request.letters]
 
     def _in(self, *states: str) -> list[str]:
-        return [id for id, how in self.after.items() if how.state in states]
+        return [id for id, state in self.after.items() if state.state in states]
 
-    def _sent_how(self) -> str:
+    def _ended_counts(self) -> str:
         counts = (
             (sum(task.rows for task in self.ended), "row", "as of then"),
             (sum(task.tombstones for task in self.ended), "tombstone", "for keys without a row"),
             (sum(task.left_out for task in self.ended), "key", "of which the stream has sent a newer state"),
         )
-        parts = [f"{plural(number, what)} {how}" for number, what, how in counts if number]
+        parts = [f"{plural(number, noun)} {detail}" for number, noun, detail in counts if number]
         return f": {', '.join(parts)}" if parts else ""
 
     def lines(self, *, dry_run: bool) -> "Sequence[str]":
         """Return the result as text."""
         lines: list[str] = []
-        tables = [(wanted, None) for wanted in self.plan.wanted] if dry_run else self.asked
-        for wanted, task in tables:
-            keys = plural(len(wanted.keys), "key")
-            of = f"{keys} of {wanted.table}, for {plural(len(wanted.letters), 'letter')}"
+        tables = [(request, None) for request in self.plan.requests] if dry_run else self.requested
+        for request, task in tables:
+            keys = plural(len(request.keys), "key")
+            of = f"{keys} of {request.table}, for {plural(len(request.letters), 'letter')}"
             lines.append(f"{of}: would be requested" if task is None else f"{of}: requested as {task.id}")
         if sent := self._in("sent"):
-            lines.append(f"{plural(len(sent), 'letter')} sent{self._sent_how()}")
+            lines.append(f"{plural(len(sent), 'letter')} sent{self._ended_counts()}")
         for id in self._in("refused"):
             lines.append(f"dead letter {id} was rejected again: {self.after[id].detail}")
         for id in self._in("open"):
@@ -164,12 +164,12 @@ class _RetryResults:
             "relay": self.relay,
             "asked": [
                 {
-                    "table": wanted.table,
+                    "table": request.table,
                     "task": task.id,
-                    "keys": len(wanted.keys),
-                    "letters": [letter.id for letter in wanted.letters],
+                    "keys": len(request.keys),
+                    "letters": [letter.id for letter in request.letters],
                 }
-                for wanted, task in self.asked
+                for request, task in self.requested
             ],
             "sent": self._in("sent"),
             "refused_again": {id: list(self.after[id].notes[-1].new) for id in self._in("refused")},
@@ -187,8 +187,8 @@ class _RetryResults:
             for error in self.errors[1:]:
                 say(f"bwtui: {error.message}", err=True)
             raise self.errors[0]
-        if self.asked and not self.is_running:
-            ids = ", ".join(task.id for _, task in self.asked)
+        if self.requested and not self.is_running:
+            ids = ", ".join(task.id for _, task in self.requested)
             raise ConnectionFailed(
                 f"relay {self.relay} is not running, so request {ids} waits for its next start",
                 "start it with 'bwtui connect'; 'bwtui dead-letters list' then shows the result",

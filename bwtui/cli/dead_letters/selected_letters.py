@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from bwtui.cli.options import relay_options
-from bwtui.cli.options.relay_name import only_relay, relay_option, status_of
+from bwtui.cli.inputs import relay_options
+from bwtui.cli.inputs.relay_options import relay_option, running_or_stopped, status_of
 from bwtui.console import say
-from bwtui.errors import ConnectionFailed, RefusedError, StateFailed, UsageError
+from bwtui.errors import ConnectionFailed, RefusedError, StateFailed, UsageError, mutually_exclusive
 from bwtui.model.option_checks import check_regex
 from bwtui.options import refused_at
 
@@ -20,11 +20,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from bwtui.model.backfill import BackfillStatus
-    from bwtui.recording.selection import ChangeSelection
-    from bwtui.relay.dead_letters.action_log import DeadLetterAction
-    from bwtui.relay.dead_letters.letter_state import DeadLetterState
+    from bwtui.recording.query.language import ChangeSelection
+    from bwtui.relay.dead_letters.letters import DeadLetterAction, DeadLetterState
     from bwtui.settings import RelaySettings
-    from bwtui.sink.dead_letter_file import DeadLetter, DeadLetterFile
+    from bwtui.sink.dead_letters import DeadLetter, DeadLetterFile
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -62,23 +61,25 @@ class SelectedLetters:
 
     #: "" if they belong to no local relay.
     relay: str
+    #: The file or topic that was read, for messages.
+    place: str
     file: "DeadLetterFile"
     letters: "Sequence[DeadLetter]"
-    standings: "Mapping[str, DeadLetterState]"
+    states: "Mapping[str, DeadLetterState]"
     #: All letters, whatever the options select.
     all: "Sequence[DeadLetter]"
 
     def of_ids(self, ids: Sequence[str]) -> "list[DeadLetter]":
         """Return the letters with these IDs. Raises UsageError and RefusedError."""
-        found = {}
+        letters_by_place = {}
         for id in ids:
             for letter in self._named(id):
-                found[letter.place] = letter
-        return list(found.values())
+                letters_by_place[letter.place] = letter
+        return list(letters_by_place.values())
 
     def open(self) -> "list[DeadLetter]":
         """Return the letters that still need action."""
-        return [letter for letter in self.letters if self.standings[letter.id].is_open]
+        return [letter for letter in self.letters if self.states[letter.id].is_open]
 
     def _named(self, id: str) -> "list[DeadLetter]":
         if not _ID.fullmatch(id):
@@ -86,69 +87,71 @@ class SelectedLetters:
                 f"{id!r} is not the id of a dead letter",
                 "give at least four hex digits of an id that 'bwtui dead-letters list' shows",
             )
-        named = [letter for letter in self.all if letter.id.startswith(id)]
-        if not named:
+        matching = [letter for letter in self.all if letter.id.startswith(id)]
+        if not matching:
             raise RefusedError(
-                f"dead letter {id} does not exist in {self.file.path}",
+                f"dead letter {id} does not exist in {self.place}",
                 "'bwtui dead-letters list --all' lists all of them",
             )
-        if len({letter.id for letter in named}) > 1:
+        if len({letter.id for letter in matching}) > 1:
             raise UsageError(
                 f"several dead letters have an id that begins with {id}", "give more digits of the id"
             )
-        return named
+        return matching
 
 
 @contextlib.contextmanager
-def opened(given: dict[str, Any], *, needs_relay: bool = False) -> Iterator[SelectedLetters]:
+def opened(options: dict[str, Any], *, needs_relay: bool = False) -> Iterator[SelectedLetters]:
     """Yield the letters that the options select. Raises BwtuiError."""
-    filters = _Filters.of(given)
+    filters = _Filters.of(options)
     typed = [text for name, text in relay_options.typed_options().items() if name in _OF_TOPIC]
-    if typed and not given["from_topic"]:
+    if typed and not options["from_topic"]:
         raise UsageError(f"{typed[0]} requires --from-topic", "add --from-topic, or omit this option")
-    relay = _relay(given["relay"], or_none=given["from_topic"] and not needs_relay)
-    with _path(given, relay, typed) as path:
-        yield _read(relay, path, filters)
+    relay = _relay(options["relay"], or_none=options["from_topic"] and not needs_relay)
+    with _path(options, relay, typed) as (path, place):
+        yield _read(relay, path, place, filters)
 
 
 def open_letters(relay: str) -> "list[DeadLetter]":
     """Return the letters of a relay whose rows are still to be sent. Raises BwtuiError."""
-    from bwtui.sink.dead_letter_writer import DeadLetterWriter
+    from bwtui.sink.dead_letters import DeadLetterWriter
     from bwtui.state_folder import state_folder
 
     path = DeadLetterWriter(state_folder(relay)).path
     if not path.exists():
         return []
-    chosen = _read(relay, path, lambda _: True)
-    return [one for one in chosen.letters if chosen.standings[one.id].state in ("open", "asked")]
+    selected = _read(relay, path, str(path), lambda _: True)
+    return [one for one in selected.letters if selected.states[one.id].state in ("open", "asked")]
 
 
-def _read(relay: str, path: "Path", filters: "Callable[[DeadLetter], bool]") -> SelectedLetters:
-    from bwtui.relay.dead_letters.letter_state import standing
+def _read(relay: str, path: "Path", place: str, filters: "Callable[[DeadLetter], bool]") -> SelectedLetters:
+    from bwtui.relay.dead_letters.letters import dead_letter_state
     from bwtui.relay.dead_letters.retry import tasks_of
-    from bwtui.sink.dead_letter_writer import DeadLetterWriter
+    from bwtui.sink.dead_letters import DeadLetterWriter
     from bwtui.state_folder import state_folder
 
     columns = _key_columns(relay)
     # Before the letters: those of a task's rows are written before it is over.
     tasks = tasks_of(relay) if relay else {}
     file = _letters(path, columns)
-    _warn(file)
+    _warn(file, place)
     notes: Mapping[str, Sequence[DeadLetterAction]] = {}
     if relay:
-        own = DeadLetterWriter(state_folder(relay)).path
-        notes = _notes(relay, file.letters, tasks or {}, file if path == own else _letters(own, columns))
+        own_file = DeadLetterWriter(state_folder(relay)).path
+        notes = _notes(
+            relay, file.letters, tasks or {}, file if path == own_file else _letters(own_file, columns)
+        )
     # A row that was read again has its letter in a topic twice, maybe once without the row.
     each = {letter.id: letter for letter in sorted(file.letters, key=lambda letter: letter.size)}
     # Only each partition on its own is in order.
     letters = sorted(each.values(), key=lambda letter: (letter.time, letter.place))
-    standings = {letter.id: standing(notes.get(letter.id, ()), tasks) for letter in letters}
-    return SelectedLetters(relay, file, [one for one in letters if filters(one)], standings, letters)
+    states = {letter.id: dead_letter_state(notes.get(letter.id, ()), tasks) for letter in letters}
+    return SelectedLetters(relay, place, file, [one for one in letters if filters(one)], states, letters)
 
 
 def _letters(path: "Path", columns: Mapping[str, tuple[str, ...]]) -> "DeadLetterFile":
     from bwtui.file_errors import file_failed
-    from bwtui.sink.dead_letter_file import DeadLetterFile
+    from bwtui.sink.dead_letters import DeadLetterFile
 
     file = DeadLetterFile(path, lambda table: columns.get(table, ()))
     try:
@@ -159,52 +162,49 @@ def _letters(path: "Path", columns: Mapping[str, tuple[str, ...]]) -> "DeadLette
 
 
 def _notes(
-    relay: str, letters: "Sequence[DeadLetter]", tasks: "Mapping[str, BackfillStatus]", own: "DeadLetterFile"
+    relay: str,
+    letters: "Sequence[DeadLetter]",
+    tasks: "Mapping[str, BackfillStatus]",
+    own_file: "DeadLetterFile",
 ) -> "Mapping[str, Sequence[DeadLetterAction]]":
     """Return the actions taken on letters, after recording the tasks that have ended."""
-    from bwtui.relay.dead_letters.action_log import DeadLetterActionLog
-    from bwtui.relay.dead_letters.letter_state import settled, with_settled
+    from bwtui.relay.dead_letters.letters import DeadLetterActionLog, settled, with_settled
 
     handled = DeadLetterActionLog(relay)
     notes = handled.read()
-    if ended := settled(letters, notes, tasks, own):
+    if ended := settled(letters, notes, tasks, own_file):
         with contextlib.suppress(StateFailed):
             # If this can't be written, the next reader finds it again.
             handled.add(ended)
     return with_settled(notes, ended)
 
 
-def _warn(file: "DeadLetterFile") -> None:
-    for count, what in (
+def _warn(file: "DeadLetterFile", place: str) -> None:
+    for count, problem in (
         (file.unreadable, "lines are not dead letters and were skipped"),
         (file.cut, "older dead letters were skipped"),
-        (file.left_out, "bytes of older dead letters were skipped"),
+        (file.skipped, "bytes of older dead letters were skipped"),
     ):
         if count:
-            say(f"bwtui: {file.path}: {count:,} {what}", err=True)
+            say(f"bwtui: {place}: {count:,} {problem}", err=True)
 
 
-def _relay(named: str | None, *, or_none: bool) -> str:
-    """Return the selected relay; if none runs, the only one that has letters."""
-    from bwtui.relay.process.control import RelayUnresponsive
-    from bwtui.sink.dead_letter_writer import DeadLetterWriter
-    from bwtui.state_folder import relay_names, state_folder
+def _relay(requested: str | None, *, or_none: bool) -> str:
+    """Return the selected relay, running or not; with ``or_none``, "" if there is none with letters."""
+    from bwtui.state_folder import relay_names
 
-    if named is not None:
-        if named not in relay_names():
-            status_of(named)
-        return named
-    try:
-        return only_relay(None)
-    except RelayUnresponsive:
-        raise
-    except ConnectionFailed:
-        having = [name for name in relay_names() if DeadLetterWriter(state_folder(name)).path.exists()]
-        if not having and not or_none:
-            raise
-    if len(having) > 1:
-        raise UsageError("no relay is running", f"choose one with --relay: {', '.join(having)}")
-    return having[0] if having else ""
+    if requested is not None:
+        if requested not in relay_names():
+            status_of(requested)
+        return requested
+    return running_or_stopped(_has_letters, or_none=or_none)
+
+
+def _has_letters(name: str) -> bool:
+    from bwtui.sink.dead_letters import DeadLetterWriter
+    from bwtui.state_folder import state_folder
+
+    return DeadLetterWriter(state_folder(name)).path.exists()
 
 
 def _key_columns(relay: str) -> dict[str, tuple[str, ...]]:
@@ -219,27 +219,29 @@ def _key_columns(relay: str) -> dict[str, tuple[str, ...]]:
 
 
 @contextlib.contextmanager
-def _path(given: dict[str, Any], relay: str, typed: Sequence[str]) -> "Iterator[Path]":
-    from bwtui.sink.dead_letter_writer import DeadLetterWriter
+def _path(options: dict[str, Any], relay: str, typed: Sequence[str]) -> "Iterator[tuple[Path, str]]":
+    """Yield the file with the letters, and where they come from."""
+    from bwtui.sink.dead_letters import DeadLetterWriter
     from bwtui.state_folder import state_folder
 
-    if not given["from_topic"]:
-        yield DeadLetterWriter(state_folder(relay)).path
+    if not options["from_topic"]:
+        path = DeadLetterWriter(state_folder(relay)).path
+        yield path, str(path)
         return
-    from bwtui.kafka.config import client_config
+    from bwtui.kafka.client import client_config
     from bwtui.relay.dead_letters.topic import spooled
 
-    settings = _settings(given, relay, typed)
+    settings = _settings(options, relay, typed)
     with spooled(client_config(settings), settings.dead_letter_topic) as (path, _):
-        yield path
+        yield path, f"topic {settings.dead_letter_topic}"
 
 
-def _settings(given: dict[str, Any], relay: str, typed: Sequence[str]) -> "RelaySettings":
+def _settings(options: dict[str, Any], relay: str, typed: Sequence[str]) -> "RelaySettings":
     """Return the settings for the topic: the given ones, or otherwise the running relay's."""
     from bwtui.relay.process.control import settings_of
 
     names = ("profile", "broker", "kafka_config", "dead_letter_topic")
-    loaded = relay_options.load({name: given[name] for name in names})
+    loaded = relay_options.load({name: options[name] for name in names})
     settings = loaded.settings()
     relay_options.check_properties(settings, loaded.property_place)
     if settings.dead_letter_topic:
@@ -270,20 +272,20 @@ class _Filters:
     since: float
 
     @classmethod
-    def of(cls, given: dict[str, Any]) -> "_Filters":
+    def of(cls, options: dict[str, Any]) -> "_Filters":
         """Return the given filters. Raises UsageError."""
-        from bwtui.recording.query.values import as_time
-        from bwtui.recording.selection import ChangeSelection
+        from bwtui.recording.query.language import ChangeSelection
+        from bwtui.recording.query.syntax import as_time
 
-        since, table = 0.0, given["table"]
+        since, table = 0.0, options["table"]
         if table is not None:
             with refused_at("--table"):
                 check_regex(table)
-        if given["since"] is not None:
+        if options["since"] is not None:
             with refused_at("--since"):
-                since = as_time(given["since"], time.time_ns() // 1000) / 1_000_000
+                since = as_time(options["since"], time.time_ns() // 1000) / 1_000_000
         tables = ChangeSelection(table=None if table is None else re.compile(table))
-        return cls(tables, _reason(given["reason"]), since)
+        return cls(tables, _reason(options["reason"]), since)
 
     def __call__(self, letter: "DeadLetter") -> bool:
         texts = (letter.error, letter.reason)
@@ -306,14 +308,12 @@ def _reason(text: str | None) -> re.Pattern[str] | None:
         ) from error
 
 
-def check_choice(ids: Sequence[str], given: dict[str, Any], *, all: bool) -> None:
+def check_choice(ids: Sequence[str], options: dict[str, Any], *, all: bool) -> None:
     """Raise UsageError if a command that changes something does not say which letters."""
-    filters = [f"--{name}" for name in ("table", "since", "reason") if given[name] is not None]
+    filters = [f"--{name}" for name in ("table", "since", "reason") if options[name] is not None]
     if ids and (all or filters):
-        other = "--all" if all else filters[0]
-        raise UsageError(
-            f"ids and {other} exclude each other", "give ids, or select dead letters with options"
-        )
+        option = "--all" if all else filters[0]
+        raise mutually_exclusive("ids", option, "give ids, or select dead letters with options")
     if not ids and not all and not filters:
         raise UsageError(
             "no dead letter was selected",

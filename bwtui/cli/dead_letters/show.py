@@ -11,7 +11,7 @@ from bwtui.errors import ConnectionFailed, UsageError
 
 if TYPE_CHECKING:
     from bwtui.cli.dead_letters.selected_letters import SelectedLetters
-    from bwtui.sink.dead_letter_file import DeadLetter, DeadLetterRows
+    from bwtui.sink.dead_letters import DeadLetter, DeadLetterRows
 
 _EPILOG = """\b
 Examples:
@@ -33,11 +33,11 @@ _WORDS = {
 @click.argument("ids", nargs=-1, metavar="ID...")
 @letter_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per dead letter.")
-def show(ids: tuple[str, ...], as_json: bool, show_values: bool, **given: Any) -> None:
+def show(ids: tuple[str, ...], as_json: bool, show_values: bool, **options: Any) -> None:
     """Show dead letters in full: reason, position, columns, place in the topic, and the actions taken."""
     if not ids:
         raise UsageError("no dead letter was given", "'bwtui dead-letters list' shows the ids")
-    with opened(given) as source:
+    with opened(options) as source:
         for number, letter in enumerate(source.of_ids(ids)):
             if as_json:
                 say_json(_as_json(source, letter, values=show_values))
@@ -51,7 +51,7 @@ def _rows(source: "SelectedLetters", letter: "DeadLetter") -> "DeadLetterRows | 
     try:
         return source.file.rows(letter)
     except OSError as error:
-        raise file_failed(f"the dead letter in {source.file.path} can't be read", error) from error
+        raise file_failed(f"the dead letter in {source.place} can't be read", error) from error
 
 
 def _as_json(source: "SelectedLetters", letter: "DeadLetter", *, values: bool) -> dict[str, Any]:
@@ -59,13 +59,13 @@ def _as_json(source: "SelectedLetters", letter: "DeadLetter", *, values: bool) -
 
     from bwtui.cli.dead_letters import rendering
 
-    rows, how = _rows(source, letter), source.standings[letter.id]
+    rows, state = _rows(source, letter), source.states[letter.id]
     return {
-        **rendering.as_json(letter, how, values=values),
+        **rendering.as_json(letter, state, values=values),
         "before": rendering.masked(rows.before, values=values) if rows else None,
         "after": rendering.masked(rows.after, values=values) if rows else None,
         "places": [{"partition": p, "offset": o} for p, o in _places(source, letter)],
-        "notes": [asdict(note) for note in how.notes],
+        "notes": [asdict(note) for note in state.notes],
     }
 
 
@@ -73,11 +73,11 @@ def _lines(source: "SelectedLetters", letter: "DeadLetter", *, values: bool) -> 
     from bwtui.cli.dead_letters import rendering
     from bwtui.relay.dead_letters.retry import refusal
 
-    how, rows = source.standings[letter.id], _rows(source, letter)
+    state, rows = source.states[letter.id], _rows(source, letter)
     change = f"transaction {letter.xid}" if letter.xid else "no transaction"
     facts = [
         ("letter", letter.id),
-        ("state", f"{how.state}: {how.detail}" if how.detail else how.state),
+        ("state", f"{state.state}: {state.detail}" if state.detail else state.state),
         ("reason", f"{letter.error} ({letter.reason})"),
         ("change", f"{letter.operation} on {letter.table}"),
         ("key", rendering.key_text(letter.key, values=values)),
@@ -90,7 +90,7 @@ def _lines(source: "SelectedLetters", letter: "DeadLetter", *, values: bool) -> 
         facts.append(("in Kafka", "partition@offset " + ", ".join(f"{p}@{o}" for p, o in places)))
     if why := refusal(letter):
         facts.append(("no retry", why))
-    facts += [("done", _note(note)) for note in how.notes]
+    facts += [("done", _note(note)) for note in state.notes]
     lines = [f"{name:<9} {text}" for name, text in facts]
     if rows is None:
         return [*lines, "", f"the row ({letter.size:,} bytes) is not available"]
@@ -102,10 +102,10 @@ def _lines(source: "SelectedLetters", letter: "DeadLetter", *, values: bool) -> 
 def _note(note: Any) -> str:
     from bwtui.cli.dead_letters.rendering import moment
 
-    what = " ".join(filter(None, (_WORDS[note.what], f"as {note.task}" if note.task else "")))
+    action = " ".join(filter(None, (_WORDS[note.what], f"as {note.task}" if note.task else "")))
     text = f": {note.text}" if note.text else ""
     new = f", new dead letter {', '.join(note.new)}" if note.new else ""
-    return f"{moment(note.time)} {what}{new}{text}, by {note.by}"
+    return f"{moment(note.time)} {action}{new}{text}, by {note.by}"
 
 
 def _places(source: "SelectedLetters", letter: "DeadLetter") -> list[tuple[int, int]]:
@@ -121,9 +121,9 @@ def _places(source: "SelectedLetters", letter: "DeadLetter") -> list[tuple[int, 
             answer = request(source.relay, {"request": "letters", "about": [letter.identity]})
         except ConnectionFailed:
             break
-        look = look_from_json("letters", answer)
-        assert isinstance(look, DeadLetterTopic)
-        if look.failure or look.time or time.monotonic() >= until:
-            return [(place.partition, place.offset) for place in look.places]
+        view = look_from_json("letters", answer)
+        assert isinstance(view, DeadLetterTopic)
+        if view.failure or view.time or time.monotonic() >= until:
+            return [(place.partition, place.offset) for place in view.places]
         time.sleep(_PAUSE_SECONDS)
     return []

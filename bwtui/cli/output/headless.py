@@ -63,7 +63,7 @@ def say_failed(relay: str, error: BwtuiError) -> None:
     LineWriter("json").say(relay, error.message, extra, logging.ERROR)
 
 
-class StatusReporter:
+class HeadlessReporter:
     """Receives each status, and writes what is new; each distinct error and notice once."""
 
     def __init__(self, log_format: LogFormat = "text") -> None:
@@ -121,6 +121,9 @@ class StatusReporter:
             return f"{status.state} again after {lasted}"
         if verdict.condition == "stopped":
             return verdict.sentence
+        if status.state == "failed":
+            # The command reports the reason and its hint right after this line, and logs both.
+            return "failed"
         return status.state + (f" ({status.detail})" if status.detail else "")
 
     def emit_last(self, status: Status) -> None:
@@ -129,11 +132,11 @@ class StatusReporter:
         dropped = sum(table.dead_letters for table in status.tables.values())
         if dropped:
             rows = "1 row was" if dropped == 1 else f"{dropped:,} rows were"
-            says = f"{rows} dropped, see 'bwtui status {status.name}' and dead-letters.jsonl"
-            self._teller.say(status.name, says, event("rows_dropped", rows=dropped), logging.ERROR)
+            message = f"{rows} dropped, see 'bwtui status {status.name}' and dead-letters.jsonl"
+            self._teller.say(status.name, message, event("rows_dropped", rows=dropped), logging.ERROR)
         if self._given_up:
-            says = f"the recording in {self._given_up} was abandoned, and lacks all later changes"
-            self._teller.say(status.name, says, event("recording_given_up"), logging.ERROR)
+            message = f"the recording in {self._given_up} was abandoned, and lacks all later changes"
+            self._teller.say(status.name, message, event("recording_given_up"), logging.ERROR)
 
     def _tell(self, status: Status, entry: ErrorEntry) -> None:
         identity = _identity(entry)
@@ -176,18 +179,18 @@ class StatusStream:
             self.failure = failure
             if not self._failure_reported:
                 self._failure_reported = True
-                says, extra = f"{failure.message}; the relay continues", event("output_failed")
-                self._teller.say(status.name, says, extra, logging.ERROR, "error: ")
-        if streams.reader_is_gone() and not self._reader_reported:
+                message, extra = f"{failure.message}; the relay continues", event("output_failed")
+                self._teller.say(status.name, message, extra, logging.ERROR, "error: ")
+        if streams.is_stdout_closed() and not self._reader_reported:
             self._reader_reported = True
             ask = f"'bwtui status {status.name}' shows its state"
-            says = f"stdout has no reader any more; the relay continues, and {ask}"
-            self._teller.say(status.name, says, event("reader_gone"), logging.WARNING, "notice: ")
+            message = f"stdout has no reader any more; the relay continues, and {ask}"
+            self._teller.say(status.name, message, event("reader_gone"), logging.WARNING, "notice: ")
 
 
 def line_listener(log_format: LogFormat) -> StatusListener:
     """Return the listener that writes lines to stderr."""
-    lines = StatusReporter(log_format)
+    lines = HeadlessReporter(log_format)
     return StatusListener(lines.emit, _INTERVAL_SECONDS, lines.emit_last)
 
 

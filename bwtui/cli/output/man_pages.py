@@ -74,8 +74,8 @@ def _contexts(context: click.Context) -> Iterator[click.Context]:
 def _below(context: click.Context) -> list[click.Command]:
     if not isinstance(context.command, click.Group):
         return []
-    found = [context.command.get_command(context, name) for name in context.command.list_commands(context)]
-    return [command for command in found if command is not None and not command.hidden]
+    commands = [context.command.get_command(context, name) for name in context.command.list_commands(context)]
+    return [command for command in commands if command is not None and not command.hidden]
 
 
 def _page(context: click.Context) -> str:
@@ -132,19 +132,19 @@ def _prose(text: str) -> list[str]:
     for number, paragraph in enumerate(filter(None, textwrap.dedent(text).strip("\n").split("\n\n"))):
         if number:
             lines.append(".PP")
-        first, *others = paragraph.strip("\n").split("\n")
+        first, *rest = paragraph.strip("\n").split("\n")
         if first.strip() == "\b":
-            lines += [".nf", *map(_text, textwrap.dedent("\n".join(others)).split("\n")), ".fi"]
+            lines += [".nf", *map(_text, textwrap.dedent("\n".join(rest)).split("\n")), ".fi"]
         else:
             lines += _wrapped(paragraph)
     return lines
 
 
 def _see_also(context: click.Context) -> list[str]:
-    others = [context.parent.command_path] if context.parent is not None else []
-    others += [f"{context.command_path} {command.name}" for command in _below(context)]
-    named = [rf"\fB{_text(other.replace(' ', '-'))}\fR(1)" for other in others]
-    return [".SH SEE ALSO", *(f"{one}," for one in named[:-1]), named[-1]] if named else []
+    paths = [context.parent.command_path] if context.parent is not None else []
+    paths += [f"{context.command_path} {command.name}" for command in _below(context)]
+    references = [rf"\fB{_text(path.replace(' ', '-'))}\fR(1)" for path in paths]
+    return [".SH SEE ALSO", *(f"{one}," for one in references[:-1]), references[-1]] if references else []
 
 
 def _wrapped(text: str) -> list[str]:

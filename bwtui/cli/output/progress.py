@@ -2,14 +2,20 @@
 
 import contextlib
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, Self, TextIO, TypeVar
 
 import click
 
+from bwtui.command_log import COMMANDS, UNDER_WAY
 from bwtui.console import say, say_json, terminal
 from bwtui.terminal import can_redraw
+
+#: A service that has not answered for this long is named (seconds), with this many characters of the command.
+_SILENT_SECONDS = 5.0
+_COMMAND_CHARACTERS = 100
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -28,6 +34,10 @@ class ProgressView:
     def count(self, done: int, total: int) -> None:
         """Report how many rows are done."""
 
+    def waits(self, text: str) -> None:
+        """Report a service that does not answer; from any thread, and with ``--json``, too."""
+        say(f"bwtui: {text}", err=True)
+
     def out_of_the_way(self) -> contextlib.AbstractContextManager[None]:
         """Leave the terminal free while the block runs."""
         return contextlib.nullcontext()
@@ -45,6 +55,9 @@ class JsonProgress(ProgressView):
 
     def count(self, done: int, total: int) -> None:
         self._write({"phase": self._phase, "done": done, "total": total})
+
+    def waits(self, text: str) -> None:
+        self._write({"phase": self._phase, "waits": text})
 
     def _write(self, line: dict[str, Any]) -> None:
         # A single write per line, since several threads report.
@@ -93,6 +106,9 @@ class ProgressBar(ProgressView):
         """Show the progress with the caller's text."""
         self._progress.update(self._task, completed=done, total=total, counted=counted)
 
+    def waits(self, text: str) -> None:
+        self._progress.console.print(f"bwtui: {text}")
+
     @contextlib.contextmanager
     def out_of_the_way(self) -> Iterator[None]:
         self._progress.stop()
@@ -102,11 +118,37 @@ class ProgressBar(ProgressView):
             self._progress.start()
 
 
+@contextlib.contextmanager
+def silence_reported(view: ProgressView) -> Iterator[None]:
+    """Name each service that does not answer for a few seconds, until the block ends."""
+    is_over = threading.Event()
+
+    def watch() -> None:
+        reported: set[tuple[str, str, float]] = set()
+        while not is_over.wait(_SILENT_SECONDS / 5):
+            for one in COMMANDS.snapshot().commands:
+                silence = (one.service, one.text, one.first)
+                # A COPY may take as long as its table is large.
+                is_late = one.result == UNDER_WAY and one.seconds >= _SILENT_SECONDS
+                if is_late and silence not in reported and not one.text.lower().startswith("copy"):
+                    reported.add(silence)
+                    text = one.text[:_COMMAND_CHARACTERS]
+                    view.waits(f"{one.service} has not answered for {one.seconds:.0f} s: {text}")
+
+    watcher = threading.Thread(target=watch, name="silence", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        watcher.join()
+
+
 def rate(done: int, total: int, seconds: float) -> str:
     """Return the progress as text."""
     a_second = done / seconds if seconds > 0 else 0.0
-    left = f", {(total - done) / a_second:,.0f} s left" if a_second else ""
-    return f"{done:,} of {total:,} rows, {a_second:,.0f}/s{left}"
+    time_left = f", {(total - done) / a_second:,.0f} s left" if a_second else ""
+    return f"{done:,} of {total:,} rows, {a_second:,.0f}/s{time_left}"
 
 
 def view_of(*, as_json: bool, progress_json: bool) -> ProgressView:

@@ -5,7 +5,7 @@ import sys
 from typing import Any
 
 from bwtui.audit.terminal import headline
-from bwtui.cli.auditing.repair_target import RepairTarget
+from bwtui.cli.inputs.repair_target import RepairTarget
 from bwtui.cli.output.progress import ProgressView
 from bwtui.cli.output.table import columns, plural
 from bwtui.console import confirm, say
@@ -47,9 +47,9 @@ class RepairConsole:
         with self._view.out_of_the_way():
             say(headline(outcome.before), *planned(outcome), err=True)
             if outcome.messages:
-                what = plural(outcome.messages, "message")
+                amount = plural(outcome.messages, "message")
                 relay = self._relay
-                question = f"Let relay {relay} send {what}?" if relay else f"Send {what} without a relay?"
+                question = f"Let relay {relay} send {amount}?" if relay else f"Send {amount} without a relay?"
                 refusal = RefusedError("nothing was sent", "answer y to send; --dry-run only shows the plan")
             else:
                 question = f"No difference remains that can be compared. End the heal of relay {self._relay}?"
@@ -70,22 +70,22 @@ def planned(outcome: RepairOutcome) -> list[str]:
     ]
     lines = columns(_HEAD, rows, right=frozenset({2, 3, 4, 5})) if rows else []
     for one in outcome.tables:
-        lines += [f"  {one.table}: {_example(shown)}" for shown in one.examples]
+        lines += [f"  {one.table}: {_example(example)}" for example in one.examples]
     if outcome.caveat and outcome.messages:
         lines.append(f"note: {outcome.caveat}")
-    return lines + _left(outcome)
+    return lines + _remaining_notes(outcome)
 
 
-def _example(shown: dict[str, Any]) -> str:
-    key = ", ".join(f"{name}={value}" for name, value in shown["key"].items())
-    return f"{shown['class']} {key}"
+def _example(example: dict[str, Any]) -> str:
+    key = ", ".join(f"{name}={value}" for name, value in example["key"].items())
+    return f"{example['class']} {key}"
 
 
-def _left(outcome: RepairOutcome) -> list[str]:
+def _remaining_notes(outcome: RepairOutcome) -> list[str]:
     """Return notes on each table, and what can't be repaired by key."""
     lines = [f"note: {one.table}: {note}" for one in outcome.tables for note in one.notes()]
     missing = [one for one in outcome.last.findings if one.name == "not_captured"]
-    lines += [f"note: {one.table} is not captured: {one.note}" for one in missing]
+    lines += [f"note: {one.table} is not captured: {(one.note or '').removeprefix('is ')}" for one in missing]
     if outcome.untrusted:
         command = snapshot_command(
             [one.table for one in outcome.untrusted],
@@ -99,17 +99,17 @@ def _left(outcome: RepairOutcome) -> list[str]:
     return lines + [f"note: {note}" for note in outcome.notes]
 
 
-def summary(relay: str, outcome: RepairOutcome, *, is_known: bool = False) -> list[str]:
-    """Return the result as text; ``is_known``: the differences were already shown."""
+def summary(relay: str, outcome: RepairOutcome, *, is_shown: bool = False) -> list[str]:
+    """Return the result as text; ``is_shown``: the differences were already shown."""
     if outcome.is_dry:
-        what = (
+        outcome_text = (
             f"{plural(outcome.messages, 'message')} would be sent" if outcome.messages else "nothing to send"
         )
-        return [headline(outcome.before), *planned(outcome), what]
+        return [headline(outcome.before), *planned(outcome), outcome_text]
     # After the numbers of rows sent, the finding would read as if it still held.
     has_sent = bool(outcome.sent or outcome.stray_tombstones)
     before = f"before: {headline(outcome.before)}" if has_sent else headline(outcome.before)
-    lines = [] if is_known and has_sent else [before]
+    lines = [] if is_shown and has_sent else [before]
     if has_sent:
         rows, dead = (sum(getattr(one, name) for one in outcome.sent) for name in ("rows", "tombstones"))
         newer = sum(one.left_out for one in outcome.sent)
@@ -120,7 +120,7 @@ def summary(relay: str, outcome: RepairOutcome, *, is_known: bool = False) -> li
         )
     if outcome.after is not None:
         lines.append(headline(outcome.after))
-    return lines + _left(outcome)
+    return lines + _remaining_notes(outcome)
 
 
 def to_json(target: RepairTarget, outcome: RepairOutcome) -> dict[str, Any]:
@@ -143,9 +143,9 @@ def to_json(target: RepairTarget, outcome: RepairOutcome) -> dict[str, Any]:
         "not_captured": [one.table for one in outcome.last.findings if one.name == "not_captured"],
         "sent": [dataclasses.asdict(one) for one in outcome.sent],
         # The complete newest comparison, in the form of 'verify --json'.
-        "report": _whole(target, outcome),
-        "before": _told(outcome.before),
-        "after": None if outcome.after is None else _told(outcome.after),
+        "report": _report_json(target, outcome),
+        "before": _comparison_json(outcome.before),
+        "after": None if outcome.after is None else _comparison_json(outcome.after),
         "notes": outcome.notes,
     }
 
@@ -154,13 +154,13 @@ def _sum(plans: list[TablePlan], name: str) -> int:
     return sum(getattr(plan, name) for plan in plans)
 
 
-def _whole(target: RepairTarget, outcome: RepairOutcome) -> dict[str, Any]:
+def _report_json(target: RepairTarget, outcome: RepairOutcome) -> dict[str, Any]:
     # Its rows are masked, whether or not the plan's keys are.
     report: dict[str, Any] = {**outcome.last.to_json(), "source": target.source, "masked": True}
     return report
 
 
-def _told(report: Any) -> dict[str, Any]:
+def _comparison_json(report: Any) -> dict[str, Any]:
     return {
         "verdict": report.verdict,
         "classes": report.wrong,

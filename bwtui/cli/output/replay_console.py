@@ -8,7 +8,7 @@ from bwtui.cli.output.progress import ProgressBar, ProgressView
 from bwtui.cli.output.table import columns, size
 from bwtui.console import confirm, say
 from bwtui.errors import RefusedError
-from bwtui.replay.job import MissingCounts
+from bwtui.replay.delivery import MissingCounts
 from bwtui.replay.replay import ReplayObserver, ReplayOutcome, ReplayPlan
 
 
@@ -34,25 +34,25 @@ class ReplayConsole(ReplayObserver):
     def count(self, done: int, total: int) -> None:
         self._view.count(done, total)
 
-    def progress(self, done: int, total: int, rate: float, left: float | None) -> None:
+    def progress(self, done: int, total: int, rate: float, seconds_left: float | None) -> None:
         if isinstance(self._view, ProgressBar):
-            time = "" if left is None else f", {left:,.0f} s left"
+            time = "" if seconds_left is None else f", {seconds_left:,.0f} s left"
             self._view.show(done, total, f"{done:,} of {total:,} messages, {rate:,.0f}/s{time}")
         else:
             self._view.count(done, total)
 
     def will_ask(self, missing: int) -> None:
         """Raise RefusedError early if a later confirmation would be impossible."""
-        if not self._yes and not _somebody_is_there():
-            raise _unasked(late_warning_ahead(missing))
+        if not self._yes and not _has_terminal():
+            raise _unconfirmed(late_warning_ahead(missing))
 
     def confirm(self, plan: ReplayPlan) -> None:
         """Ask whether to write, with the bar hidden. Raises RefusedError."""
         text = question(plan)
         if self._yes or text is None:
             return
-        if not _somebody_is_there():
-            raise _unasked(text)
+        if not _has_terminal():
+            raise _unconfirmed(text)
         with self._view.out_of_the_way():
             say(f"{text}.", err=True)
             if not confirm("Write them?"):
@@ -60,11 +60,11 @@ class ReplayConsole(ReplayObserver):
                 raise RefusedError("nothing was written", hint)
 
 
-def _somebody_is_there() -> bool:
+def _has_terminal() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
-def _unasked(text: str) -> RefusedError:
+def _unconfirmed(text: str) -> RefusedError:
     return RefusedError(text, "check with --dry-run, then confirm with --yes")
 
 
@@ -75,9 +75,10 @@ def question(plan: ReplayPlan) -> str | None:
     topics = [topic.topic for topic in plan.topics if topic.held]
     if not topics:
         return None
-    named = ", ".join(topics[:3]) + (f" and {len(topics) - 3} more" if len(topics) > 3 else "")
+    topic_list = ", ".join(topics[:3]) + (f" and {len(topics) - 3} more" if len(topics) > 3 else "")
     return (
-        f"{named} may already contain {plan.held:,} messages of this range, and would then contain them twice"
+        f"{topic_list} may already contain {plan.held:,} messages of this range, and would then contain "
+        "them twice"
     )
 
 
@@ -145,18 +146,18 @@ def _done(outcome: ReplayOutcome) -> str:
         text += f", {outcome.found:,} more were found in the topics" if outcome.found else ""
     if plan.is_resumed or outcome.doubled:
         text += f", {f'at most {outcome.doubled:,} are' if outcome.doubled else 'none is'} duplicated"
-    return text + _left_out(plan)
+    return text + _skipped_text(plan)
 
 
-def _left_out(plan: ReplayPlan) -> str:
-    left_out = [(plan.count.repeats, "repeats"), (plan.count.refused, "rejected by Kafka")]
-    texts = [f"{number:,} {what}" for number, what in left_out if number]
+def _skipped_text(plan: ReplayPlan) -> str:
+    skipped = [(plan.count.repeats, "repeats"), (plan.count.refused, "rejected by Kafka")]
+    texts = [f"{number:,} {reason}" for number, reason in skipped if number]
     return f"; skipped: {', '.join(texts)}" if texts else ""
 
 
 def _plan(plan: ReplayPlan) -> list[str]:
     total = sum(topic.bytes for topic in plan.topics)
-    lines = [f"would send {plan.messages:,} messages, {size(total)}{_left_out(plan)}"]
+    lines = [f"would send {plan.messages:,} messages, {size(total)}{_skipped_text(plan)}"]
     if plan.is_resumed:
         lines.append(f"an earlier run sent {plan.resumed:,} of them; this run would continue it")
     rows = [

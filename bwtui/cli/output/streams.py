@@ -33,15 +33,15 @@ class _Stdout(io.FileIO):
 
     #: Whether stdout was closed when the command began.
     was_closed = False
-    reader_is_gone = False
+    is_stdout_closed = False
     is_the_work = False
 
     def write(self, data: Any, /) -> int | None:  # type: ignore[override]  # None: it would block.
-        if not self.reader_is_gone:
+        if not self.is_stdout_closed:
             try:
                 return super().write(data)
             except BrokenPipeError:
-                self.reader_is_gone = True
+                self.is_stdout_closed = True
             except OSError as error:
                 reason = "it is closed" if self.was_closed else error.strerror
                 hint = _CLOSED if self.was_closed else hint_for(error, "the output")
@@ -111,10 +111,10 @@ def producing() -> Iterator[None]:
             raw.is_the_work = False
 
 
-def reader_is_gone() -> bool:
+def is_stdout_closed() -> bool:
     """Return whether output was dropped because stdout has no reader any more."""
     raw = _raw_stdout()
-    return raw is not None and raw.reader_is_gone
+    return raw is not None and raw.is_stdout_closed
 
 
 def write_at_once(text: str) -> None:

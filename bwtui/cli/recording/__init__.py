@@ -9,7 +9,7 @@ SUBCOMMANDS: Table = {
     "check": ("bwtui.cli.recording.check", "Check every byte, including sealed files and the manifest."),
     "recover": ("bwtui.cli.recording.recover", "Finish a recording that a crash left unfinished."),
     "seal": ("bwtui.cli.recording.seal", "Convert a recording to Parquet, for Spark and DuckDB."),
-    "export": ("bwtui.cli.recording.export", "Write its changes as Parquet, JSON lines or SQL."),
+    "export": ("bwtui.cli.recording.export", "Write its changes as Parquet or JSON lines."),
 }
 
 _EPILOG = """\b

@@ -11,8 +11,8 @@ from bwtui.errors import DamagedRecording
 from bwtui.model.lsn import format_lsn
 
 if TYPE_CHECKING:
+    from bwtui.recording.blocks import SegmentPlace
     from bwtui.recording.check import CheckResult
-    from bwtui.recording.format.blocks import SegmentPlace
 
 _EPILOG = """\b
 Examples:
@@ -20,12 +20,14 @@ Examples:
   bwtui recording check recordings/shop --json | jq .damages
 
 \b
-Checks every checksum, every segment's link to its predecessor, and every number that
-can be derived; of sealed data, the manifest, every file, and that the source segments
-exist. A recording that is still being written is checked up to its present end. One
-that a crash left unfinished is neither damaged nor clean: 'bwtui recording recover'
-finishes it.
-Exit code 6: damaged, or unfinished.
+The command checks every checksum, every segment's link to its predecessor, and every
+count. For sealed data, it checks the manifest and every file, and that the source
+segments exist. If the recording is still being written, the check ends at its present end.
+A recording that a crash left unfinished is neither damaged nor clean: 'bwtui recording
+recover' finishes it.
+
+\b
+Exit codes: 0 clean · 6 damaged or unfinished
 """
 
 
@@ -70,7 +72,7 @@ def to_json(checked: "CheckResult") -> dict[str, Any]:
 
 
 def _offset(place: "SegmentPlace") -> int | None:
-    from bwtui.recording.check_sealed import FilePlace
+    from bwtui.recording.check import FilePlace
 
     return None if isinstance(place, FilePlace) else place.offset
 
@@ -113,14 +115,14 @@ def _lines(checked: "CheckResult") -> list[str]:
 
 
 def _clean(checked: "CheckResult") -> str:
-    says = "clean so far, and being written" if checked.is_being_written else "clean"
-    return f"{says}, but for what it lacks" if checked.gaps else says
+    verdict = "clean so far, and being written" if checked.is_being_written else "clean"
+    return f"{verdict}, with {plural(len(checked.gaps), 'gap')} listed above" if checked.gaps else verdict
 
 
 def error_of(folder: Path, checked: "CheckResult") -> DamagedRecording | None:
     """Return the error for a damaged or unfinished recording, or None."""
     if checked.damages:
-        from bwtui.recording.recover import MISSING_BEHIND, MISSING_HINT
+        from bwtui.recording.recover import MISSING_BEHIND, missing_hint
 
         number = len(checked.damages)
         places = "one place" if number == 1 else f"{number:,} places"
@@ -130,7 +132,7 @@ def error_of(folder: Path, checked: "CheckResult") -> DamagedRecording | None:
         if all(name.startswith("sealed/") for name in files):
             hint += ", or remove the folder 'sealed' and run 'bwtui recording seal' again"
         elif all(damage.reason == MISSING_BEHIND for damage in checked.damages):
-            hint = MISSING_HINT
+            hint = missing_hint(folder)
         return DamagedRecording(f"the recording {folder} is damaged in {places} of {which}", hint)
     if checked.unfinished:
         return DamagedRecording(

@@ -53,8 +53,8 @@ def _facts(summary: "RecordingInfo") -> list[tuple[str, str]]:
     source = summary.source
     servers = [f"cluster {source.cluster}" if source.cluster else source.broker, source.registry]
     schemas = sum(summary.schemas.values())
-    gone = plural(summary.missing_segments, "segment")
-    missing = [("missing", f"the first {gone}, with {plural(summary.missing_changes, 'change')}")]
+    missing_text = plural(summary.missing_segments, "segment")
+    missing = [("missing", f"the first {missing_text}, with {plural(summary.missing_changes, 'change')}")]
     return [
         ("recording", f"{summary.name}, {summary.state}{', sealed' if summary.sealed else ''}"),
         ("database", f"{source.database}, system {source.system_identifier}, slot {source.slot}"),
@@ -65,7 +65,7 @@ def _facts(summary: "RecordingInfo") -> list[tuple[str, str]]:
         ("changes", f"{summary.changes:,} in {_transactions(summary)}"),
         ("schemas", f"{schemas} of {plural(len(summary.schemas), 'subject')}"),
         ("sessions", str(len(summary.sessions))),
-        ("errors", str(summary.errors)),
+        ("errors", f"{summary.errors:,}, and {plural(summary.notices, 'notice')}"),
         *(missing if summary.missing_segments else ()),
         ("size", f"{size(summary.bytes)} in {plural(summary.segments, 'segment')}"),
     ]

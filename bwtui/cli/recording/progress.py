@@ -9,7 +9,7 @@ from bwtui.recording.view import OnProgress
 
 
 @contextlib.contextmanager
-def bar(what: str, *, quiet: bool = False, unit: str = "") -> Iterator[OnProgress | None]:
+def bar(label: str, *, quiet: bool = False, unit: str = "") -> Iterator[OnProgress | None]:
     """Show a bar while the block runs, and how many of ``unit`` are done; yield its update function.
 
     Yield None if there is no bar.
@@ -21,7 +21,7 @@ def bar(what: str, *, quiet: bool = False, unit: str = "") -> Iterator[OnProgres
 
     columns = *Progress.get_default_columns(), TextColumn("{task.fields[counted]}", markup=False)
     with Progress(*columns, console=terminal(err=True), transient=True) as progress:
-        task = progress.add_task(what, total=None, counted="")
+        task = progress.add_task(label, total=None, counted="")
 
         def on_progress(done: int, total: int) -> None:
             speed = progress.tasks[0].speed or 0

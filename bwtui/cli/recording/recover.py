@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bwtui.cli.output.table import plural
 from bwtui.console import say, say_json
 from bwtui.model.lsn import format_lsn
 
@@ -17,12 +18,13 @@ Examples:
   bwtui recording recover recordings/shop --force
 
 \b
-A relay that continues a recording recovers it automatically. Recovery cuts off only
-what a crash has torn: it had not reached the disk, so it was not confirmed either, and
-is recorded again. Damage in data that had reached the disk is left alone (exit code 6);
---force cuts an unfinished segment there, but never a finished one, and treats a missing
-segment after the last one as empty. Finally, the whole recording is checked as by
-'bwtui recording check'.
+A relay that continues a recording recovers it automatically; run this command only for
+a recording that no relay continues. It cuts off data that a crash kept from reaching
+the disk. The relay never confirmed such data, and records it again. Data that reached
+the disk and is damaged now is left unchanged (exit code 6). With --force, an unfinished
+segment is cut at the damage, a finished one never, and a missing segment after the last
+one counts as empty. At the end, the command checks the whole recording, as 'bwtui
+recording check' does.
 """
 
 
@@ -33,7 +35,7 @@ segment after the last one as empty. Finally, the whole recording is checked as 
     "--json", "as_json", is_flag=True, help="Print a JSON list with the result for each unfinished segment."
 )
 def recover(recording: Path, force: bool, as_json: bool) -> None:
-    """Cut off the torn end of RECORDING, and finish its last segment."""
+    """Cut off what a crash left incomplete at the end of RECORDING, and finish it."""
     from bwtui.cli.recording.check import damage_lines, error_of
     from bwtui.cli.recording.progress import bar
     from bwtui.recording.check import check
@@ -47,7 +49,7 @@ def recover(recording: Path, force: bool, as_json: bool) -> None:
         for one in finished:
             say(_line(one))
         if not finished:
-            say("nothing to do: every segment is finished")
+            say("nothing was cut: no segment is open")
     if not segments(recording):
         return
     # Damage in other segments is reported, and left as it is.
@@ -69,8 +71,8 @@ def _line(one: "RecoveryResult") -> str:
     last = f" up to {format_lsn(one.last_lsn)}" if one.last_lsn else ""
     part = f", the last, at {format_lsn(one.open_lsn)}, in part" if one.open_lsn else ""
     return (
-        f"{one.segment}: kept {one.kept:,} bytes, {one.changes:,} changes in {one.transactions:,} "
-        f"transactions{last}{part}{cut}"
+        f"{one.segment}: kept {one.kept:,} bytes, {plural(one.changes, 'change')} in "
+        f"{plural(one.transactions, 'transaction')}{last}{part}{cut}"
     )
 
 

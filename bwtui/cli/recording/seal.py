@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bwtui.cli.output.table import plural
 from bwtui.cli.recording.progress import bar
 from bwtui.console import say, say_json
 
@@ -53,16 +54,21 @@ def seal(recording: Path, spark_master: str, as_json: bool) -> None:
 def line(outcome: "SealOutcome") -> str:
     """Return the result of a run as text."""
     manifest = outcome.manifest
-    files = f"{len(manifest.files):,} files, {manifest.bytes:,} bytes"
-    left = f"; {outcome.left} at the end skipped: still being written" if outcome.left else ""
+    files = f"{plural(len(manifest.files), 'file')}, {manifest.bytes:,} bytes"
+    sealed = f"{plural(manifest.changes, 'change')} {'is' if manifest.changes == 1 else 'are'} sealed"
+    skipped = (
+        f"; {outcome.skipped_segments} at the end skipped: still being written"
+        if outcome.skipped_segments
+        else ""
+    )
     if outcome.was_sealed:
         files += ", all checksums match"
-        return f"nothing to do: {manifest.changes:,} changes are sealed, {files}{left}"
+        return f"nothing to do: {sealed}, {files}{skipped}"
     resumed = f", {outcome.resumed:,} of an earlier run" if outcome.resumed else ""
     rate = f" ({outcome.changes / outcome.seconds:,.0f} changes/s)" if outcome.changes else ""
     return (
-        f"sealed {outcome.changes:,} changes of {outcome.segments:,} segments{resumed} in "
-        f"{outcome.seconds:.1f} s{rate}; {manifest.changes:,} changes are sealed, {files}{left}"
+        f"sealed {plural(outcome.changes, 'change')} of {plural(outcome.segments, 'segment')}{resumed} in "
+        f"{outcome.seconds:.1f} s{rate}; {sealed}, {files}{skipped}"
     )
 
 
@@ -73,7 +79,7 @@ def to_json(outcome: "SealOutcome") -> dict[str, Any]:
         "sealed_now": outcome.changes,
         "resumed": outcome.resumed,
         "segments_now": outcome.segments,
-        "segments_left": outcome.left,
+        "segments_left": outcome.skipped_segments,
         "seconds": round(outcome.seconds, 3),
         "changes": manifest.changes,
         "rows": manifest.rows,

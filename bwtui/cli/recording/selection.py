@@ -11,17 +11,24 @@ from bwtui.errors import UsageError
 from bwtui.options import refused_at
 
 if TYPE_CHECKING:
-    from bwtui.recording.query.language import Query
-    from bwtui.recording.selection import ChangeSelection
+    from bwtui.recording.query.language import ChangeSelection, Query
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
 _OPTIONS = (
-    click.option("--where", metavar="QUERY", help="Only changes that match the query; see docs/query.md."),
+    click.option(
+        "--where",
+        metavar="QUERY",
+        help="Only changes that match the query, such as 'op = update and table = a'; see docs/query.md.",
+    ),
     click.option("--table", metavar="REGEX", help="Only tables whose full schema.table matches REGEX."),
-    click.option("--from-lsn", metavar="LSN", help="Only transactions that commit at or after LSN."),
-    click.option("--to-lsn", metavar="LSN", help="Only transactions that commit at or before LSN."),
+    click.option(
+        "--from-lsn", metavar="LSN", help="Only transactions that commit at or after LSN, such as 0/16B3748."
+    ),
+    click.option(
+        "--to-lsn", metavar="LSN", help="Only transactions that commit at or before LSN, such as 0/16B3748."
+    ),
     click.option(
         "--from-time", metavar="TIME", help="Only changes committed at or after TIME: 2026-01-31T10:00, -5m."
     ),
@@ -36,28 +43,28 @@ def selection_options(command: F) -> F:
     return command
 
 
-def selection(end: int, given: dict[str, Any], *, with_repeats: bool = False) -> "ChangeSelection":
+def selection(end: int, options: dict[str, Any], *, with_repeats: bool = False) -> "ChangeSelection":
     """Return the selection by the options; times like ``-5m`` count from ``end``. Raises UsageError."""
     from bwtui.model.lsn import parse_lsn
-    from bwtui.recording.query.values import as_time
-    from bwtui.recording.selection import ChangeSelection
+    from bwtui.recording.query.language import ChangeSelection
+    from bwtui.recording.query.syntax import as_time
 
-    chosen = ChangeSelection(
-        None if given["where"] is None else parse_where(given["where"], end),
-        _read("--table", re.compile, given["table"]),
-        _read("--from-lsn", parse_lsn, given["from_lsn"]),
-        _read("--to-lsn", parse_lsn, given["to_lsn"]),
-        _read("--from-time", lambda text: as_time(text, end), given["from_time"]),
-        _read("--to-time", lambda text: as_time(text, end), given["to_time"]),
+    selected = ChangeSelection(
+        None if options["where"] is None else parse_where(options["where"], end),
+        _read("--table", re.compile, options["table"]),
+        _read("--from-lsn", parse_lsn, options["from_lsn"]),
+        _read("--to-lsn", parse_lsn, options["to_lsn"]),
+        _read("--from-time", lambda text: as_time(text, end), options["from_time"]),
+        _read("--to-time", lambda text: as_time(text, end), options["to_time"]),
         with_repeats,
     )
-    for what, first, last in (
-        ("lsn", chosen.from_lsn, chosen.to_lsn),
-        ("time", chosen.from_time, chosen.to_time),
+    for bound, first, last in (
+        ("lsn", selected.from_lsn, selected.to_lsn),
+        ("time", selected.from_time, selected.to_time),
     ):
         if first is not None and last is not None and first > last:
-            raise UsageError(f"--from-{what} is later than --to-{what}", "swap the two values")
-    return chosen
+            raise UsageError(f"--from-{bound} is later than --to-{bound}", "swap the two values")
+    return selected
 
 
 def _read(option: str, convert: Callable[[str], T], text: str | None) -> T | None:

@@ -1,12 +1,14 @@
-"""Completion of a query: fields, operators, words and names that may follow."""
+"""Complete queries (fields, operators, words and names that may follow), and parse queries on rows."""
 
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from bwtui.recording.query.fields import BY_NAME, SIDES, FieldName
-from bwtui.recording.query.tokens import QueryError, Token, tokens
+from bwtui.recording.query.language import Query, fields_of, parse
+from bwtui.recording.query.syntax import BY_NAME, SIDES, FieldName, QueryError, Token, tokens
+
+# Completion of a query: fields, operators, words and names that may follow.
 
 #: What may follow: a field, an operator, the operand of "is" or "in", a value, or "and"/"or".
 Expected = Literal["field", "operator", "null", "list", "value", "join"]
@@ -94,3 +96,25 @@ def _values(field: FieldName | None, names: QueryNames) -> Iterable[str]:
         bare = [name.removeprefix("public.") for name in names.tables]
         return [name for name in (*bare, *names.tables) if _PLAIN.fullmatch(name)]
     return ("true", "false") if field.kind == "switch" else field.words
+
+
+# Queries on a table's rows as of a position: the same language, restricted to the fields of a row.
+
+#: The fields of a row; all other fields belong to changes.
+ROW_FIELDS = ("after", "key", "table", "schema", "position")
+
+
+def parse_row_query(text: str) -> Query:
+    """Parse a query on rows. Raises QueryError, also for fields that only changes have."""
+    query = parse(text)
+    for name in fields_of(query):
+        if name not in ROW_FIELDS:
+            heads = ((token.text.partition(".")[0].lower(), token.column) for token in tokens(text))
+            column = next((column for head, column in heads if head == name), 0)
+            raise QueryError(
+                f"rows have no field {name!r}",
+                text,
+                column,
+                f"rows have {', '.join(ROW_FIELDS)}",
+            )
+    return query

@@ -8,10 +8,24 @@ from collections.abc import Iterator, Sequence
 
 from bwtui.model.sql import quoted
 from bwtui.recording.change import KEY_CHANGE
-from bwtui.recording.query.fields import FieldRef
-from bwtui.recording.query.match import BOOLEANS
-from bwtui.recording.query.syntax import And, Compare, IsNull, IsUnchanged, Match, Node, Not, Or, TextOperand
-from bwtui.recording.query.values import LENGTH_DIGITS, NUMBER, NUMBER_PARTS, as_number, sort_key
+from bwtui.recording.query.syntax import (
+    BOOLEANS,
+    LENGTH_DIGITS,
+    NUMBER,
+    NUMBER_PARTS,
+    And,
+    Compare,
+    FieldRef,
+    IsNull,
+    IsUnchanged,
+    Match,
+    Node,
+    Not,
+    Or,
+    TextOperand,
+    as_number,
+    sort_key,
+)
 
 _COLUMNS = {"time": "commit_time", "repeat": "is_repeat", "key": "key_json"}
 #: The INT columns; other integers are BIGINT.
@@ -49,9 +63,9 @@ def _either(parts: Sequence[Node]) -> Iterator[str]:
             numbers.setdefault(part.ref, []).append(number)
         else:
             yield condition(part)
-    for ref, found in numbers.items():
-        column, texts = _column(ref), ", ".join(map(quoted, found))
-        keys = ", ".join(quoted(sort_key(number)) for number in found)
+    for ref, equal_numbers in numbers.items():
+        column, texts = _column(ref), ", ".join(map(quoted, equal_numbers))
+        keys = ", ".join(quoted(sort_key(number)) for number in equal_numbers)
         compared = f"{_sort_key(column)} IN ({keys})"
         yield f"(CASE WHEN {_is_number(column)} THEN {compared} ELSE {column} IN ({texts}) END)"
 
@@ -118,19 +132,19 @@ def _is_table(table: str) -> str:
 def _compare_column(column: str, node: Compare) -> str:
     operand = node.operand
     if isinstance(operand, FieldRef):
-        other = _column(operand)
-        numbers = f"{_is_number(column)} AND {_is_number(other)}"
-        compared = f"{_sort_key(column)} {node.order} {_sort_key(other)}"
-        return f"(CASE WHEN {numbers} THEN {compared} ELSE {column} {node.order} {other} END)"
+        other_column = _column(operand)
+        numbers = f"{_is_number(column)} AND {_is_number(other_column)}"
+        compared = f"{_sort_key(column)} {node.order} {_sort_key(other_column)}"
+        return f"(CASE WHEN {numbers} THEN {compared} ELSE {column} {node.order} {other_column} END)"
     assert isinstance(operand, TextOperand)
     wanted = operand.value
-    text = f"{column} {node.order} {quoted(wanted)}"
+    comparison = f"{column} {node.order} {quoted(wanted)}"
     if operand.bare and node.order == "=" and wanted.lower() in BOOLEANS:
         return f"({column} IN ({', '.join(map(quoted, BOOLEANS[wanted.lower()]))}))"
     if operand.bare and as_number(wanted) is not None:
         compared = f"{_sort_key(column)} {node.order} {quoted(sort_key(wanted))}"
-        return f"(CASE WHEN {_is_number(column)} THEN {compared} ELSE {text} END)"
-    return f"({text})"
+        return f"(CASE WHEN {_is_number(column)} THEN {compared} ELSE {comparison} END)"
+    return f"({comparison})"
 
 
 def _is_changed(column: str) -> str:
@@ -142,7 +156,7 @@ def _is_changed(column: str) -> str:
 
 
 def _match(node: Match) -> str:
-    pattern = node.regex.re2
+    pattern = node.regex.text
     if node.ref.kind == "table":
         ways = (_search(name, pattern) for name in ('"table"', """concat("schema", '.', "table")"""))
         return f"({' OR '.join(ways)})"

@@ -7,49 +7,79 @@ When all of them are acknowledged, the progress is stored. Whatever breaks the w
 See `bwtui.relay.backfill.chunk_window` for why nothing older is sent after a newer row.
 """
 
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 
+import psycopg2
+
+from bwtui.blocking import BlockingCalls
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, RowError, ServiceRefused, StateFailed
-from bwtui.model.backfill import UNKNOWN, BackfillState
+from bwtui.model.backfill import UNKNOWN, BackfillRequest, BackfillState
+from bwtui.model.number_format import duration
 from bwtui.model.status import State
-from bwtui.relay.backfill.background_save import BackgroundSave
-from bwtui.relay.backfill.chunk_read import ChunkRead
-from bwtui.relay.backfill.chunk_route import excluded_error, route_of
 from bwtui.relay.backfill.chunk_snapshot import ChunkSnapshot, with_advice
-from bwtui.relay.backfill.chunk_window import ChunkWindow
-from bwtui.relay.backfill.keys import Key, read_keys
-from bwtui.relay.backfill.outgoing_chunk import OutgoingChunk, RowNumbers
-from bwtui.relay.backfill.row_policy import BackfillFailed, BackfillRowPolicy, ChunkSessionFailures
-from bwtui.relay.backfill.store import BackfillStore, BackfillTask
-from bwtui.relay.backfill.stream_hook import BackfillStream, seconds_beside
-from bwtui.relay.backfill.wal_nudge import WalNudge
+from bwtui.relay.backfill.chunk_window import ChunkWindow, SentTransactions
+from bwtui.relay.backfill.outgoing_chunk import (
+    BackfillRowPolicy,
+    OutgoingChunk,
+    RowNumbers,
+    refuse_unlike,
+)
+from bwtui.relay.backfill.store import BackfillStore, BackfillTask, Key, read_keys
+from bwtui.relay.backfill.stream_hook import BackfillStream
 from bwtui.relay.batch_bisector import BatchBisector
 from bwtui.relay.context import RelayContext
 from bwtui.relay.routes.route import TableRoute
-from bwtui.sink.base import DeliveryFailure
+from bwtui.sink.destination import DeliveryFailure
 from bwtui.source.catalog import TableFilter
-from bwtui.source.chunks.chunk_reader import (
+from bwtui.source.connection import Connection, execute
+from bwtui.source.present_rows import check_condition
+from bwtui.source.raw_stream import StreamServer
+from bwtui.source.slot import committed_lsn
+from bwtui.source.snapshot import (
     Chunk,
     ChunkRequest,
     ChunkTooLarge,
     SessionEnded,
     TableNotPublished,
+    idle_in_transaction,
+    in_progress,
+    inserted_lsn,
+    oldest_running,
+    read_chunk,
+    still_writing,
+    with_real_name,
+    writers,
 )
-from bwtui.source.chunks.visibility import oldest_running
-from bwtui.source.connection import Connection
 
 #: Maximum rows of a chunk, and of a list of keys; fewer if the rows are large.
 CHUNK_ROWS, CHUNK_KEYS = 10_000, 2_000
 _CHUNK_BYTES = 8 << 20
 #: A chunk whose window breaks while it is read is made smaller: the minimum rows, and the maximum attempts.
 _LEAST_ROWS, _MOST_ATTEMPTS = 100, 8
+#: Maximum times that the session that reads by a condition may end.
+_MOST_ENDS = 5
 #: How often to check for work, and how long to wait after a failure of PostgreSQL.
 _LOOK_SECONDS, _PAUSE_SECONDS = 0.1, 1.0
 _OLDEST_SECONDS = 10.0
+
+
+class BackfillFailed(Exception):
+    """The request has failed.
+
+    Other errors belong to the stream, whose messages are handled at the same time.
+    """
+
+    def __init__(self, error: BwtuiError) -> None:
+        super().__init__(error.message)
+        self.error = error
 
 
 class Backfill:
@@ -84,7 +114,8 @@ class Backfill:
         self._chunk: Chunk | None = None
         #: Whether nothing of the task was read in this session yet.
         self._is_first = True
-        self._saving: BackgroundSave | None = None
+        self._saving: Future[None] | None = None
+        self._saves = BlockingCalls(lambda _: None)
         #: The route that encodes the chunks of this session.
         self._route: TableRoute | None = None
         self._careful = False
@@ -95,7 +126,8 @@ class Backfill:
         self._rows = CHUNK_ROWS
         #: How often the chunk's window broke before the chunk was read.
         self._attempts = 0
-        self._ends = ChunkSessionFailures()
+        #: How often in a row the session that reads a chunk has ended, while the stream's has not.
+        self._session_ends = 0
         self._poll_at = self._oldest_checked_at = 0.0
         #: Why the request fails at the next turn: its topic accepted nothing.
         self._topic_error: BwtuiError | None = None
@@ -107,7 +139,7 @@ class Backfill:
     def begin_session(self, stream: BackfillStream) -> None:
         """Resume with a new session of the stream."""
         self._stream = stream
-        self._is_first, self._route, self._ends = True, None, ChunkSessionFailures()
+        self._is_first, self._route, self._session_ends = True, None, 0
         if self._context.position_store is not None:
             self._store.take(self._context.position_store.chunks)
             # Look up again where its list of keys continues.
@@ -144,7 +176,7 @@ class Backfill:
         self._window = self._reading = self._outgoing = self._chunk = self._is_recorded = None
         self._poll_at = 0.0
 
-    def look(self, connection: Connection) -> None:
+    def check_visible(self, connection: Connection) -> None:
         """Check periodically which transactions all sessions can see by now; in the sampler's thread."""
         if (now := time.monotonic()) >= self._oldest_checked_at + _OLDEST_SECONDS:
             self._oldest_checked_at = now
@@ -198,9 +230,9 @@ class Backfill:
 
     def _turn(self, until: float, *, at_boundary: bool) -> None:
         if self._saving is not None:
-            if self._saving.is_done():
-                self._saving = None
-                self._poll_at = 0.0
+            if self._saving.done():
+                self._saving.result()
+                self._saving, self._poll_at = None, 0.0
         elif self._window is None:
             self._begin()
         elif self._window.broken:
@@ -222,14 +254,14 @@ class Backfill:
         self._poll_at = time.monotonic() + _LOOK_SECONDS
         # First forget a completed first snapshot, and finished requests.
         self._note_unsent()
-        self._first.look()
+        self._first.update()
         task = self._store.next()
-        if task is None or stream is None or stream.batch.careful is not None:
+        if task is None or stream is None or stream.batch.bisector is not None:
             self._task = None
             return
         if task is not self._task:
             self._task, self._is_first, self._rows, self._attempts = task, True, CHUNK_ROWS, 0
-            self._ends = ChunkSessionFailures()
+            self._session_ends = 0
             self._route = self._list = self._keys = None
         if task.state != "running":
             task.state = "running"
@@ -293,7 +325,7 @@ class Backfill:
             return
         chunk = reading.chunk
         assert chunk is not None
-        self._is_first, self._ends = False, ChunkSessionFailures()
+        self._is_first, self._session_ends = False, 0
         if not task.request.keys and not task.request.where:
             task.estimate = chunk.estimate
         self._chunk = chunk
@@ -305,7 +337,7 @@ class Backfill:
         assert task is not None and chunk is not None and stream is not None
         if self._position < chunk.high:
             if self._is_idle:
-                self._wal_nudge.ask(stream)
+                self._wal_nudge.request(stream)
             return
         route = self._route_of(task, chunk)
         self._refusals = BackfillRowPolicy(self._context.policy, self._context.settings.on_error, route.topic)
@@ -313,11 +345,25 @@ class Backfill:
         self._outgoing.is_first = task.request.reason == "first"
 
     def _route_of(self, task: BackfillTask, chunk: Chunk) -> TableRoute:
-        """Return the route of a chunk: that of the chunk before, unless the table was altered since."""
+        """Return the route of a chunk: that of the chunk before, unless the table was altered since.
+
+        Raises BackfillFailed if its rows can't be sent, or not as requested.
+        """
         if self._route is not None and self._route.relation == chunk.relation:
             return self._route
-        self._route = route_of(self._context, task.request, chunk.relation)
-        return self._route
+        request, route = task.request, self._context.router.route(chunk.relation)
+        if route is None:
+            raise excluded_error(request.table)
+        # In a first snapshot each row is dropped individually, as in the stream.
+        is_dropped = request.reason == "first" and self._context.settings.on_error == "log"
+        if route.refusal is not None and not is_dropped:
+            raise BackfillFailed(route.refusal)
+        try:
+            refuse_unlike(route, request.topic, request.spelling)
+        except RefusedError as error:
+            raise BackfillFailed(error) from error
+        self._route = route
+        return route
 
     def _read_failed(self, error: BwtuiError) -> None:
         assert self._task is not None
@@ -326,9 +372,21 @@ class Backfill:
         if isinstance(error, ChunkTooLarge):
             self._ask_for_fewer()
         if isinstance(error, SessionEnded):
-            self._ends.note(self._task.request, error)
+            self._note_session_end(self._task.request, error)
         self._again(error.message)
         self._poll_at = time.monotonic() + _PAUSE_SECONDS
+
+    def _note_session_end(self, request: BackfillRequest, error: BwtuiError) -> None:
+        """Count an end of a chunk's session. Raises BackfillFailed if a condition may be the cause."""
+        self._session_ends += 1
+        if self._session_ends >= _MOST_ENDS and request.where:
+            message = (
+                f"the session that reads rows of {request.table} ended {self._session_ends} times in a row, "
+                f"while the stream's session did not: {error.message}"
+            )
+            raise BackfillFailed(
+                RefusedError(message, f"check whether the condition ends the session: {request.where}")
+            )
 
     def _ask_for_fewer(self) -> None:
         self._rows = max(1, self._rows // 4)
@@ -339,7 +397,7 @@ class Backfill:
     def _put(self, until: float, *, at_boundary: bool) -> None:
         outgoing, stream, window = self._outgoing, self._stream, self._window
         assert outgoing is not None and stream is not None and window is not None
-        if at_boundary and stream.batch.careful is None:
+        if at_boundary and stream.batch.bisector is None:
             stream.batch.flush()
             if not window.fits(outgoing.route):
                 self._again("reading the chunk again: the table was altered")
@@ -414,8 +472,11 @@ class Backfill:
         self._save(task)
 
     def _save(self, task: BackfillTask) -> None:
-        """Write progress, or the end; the next chunk waits for this, but the stream does not."""
-        self._saving = BackgroundSave(self._store, task)
+        """Write progress, or the end; the next chunk waits for this, but the stream does not: disks are slow.
+
+        Nothing changes the task until it is written.
+        """
+        self._saving = self._saves.begin(partial(self._store.save, task))
         if task.is_over:
             self._task = None
         if task.state == "done" and not (task.request.where or task.request.keys):
@@ -435,3 +496,204 @@ class Backfill:
         if task.request.reason != "first" and not task.is_gone:
             self._store.failed(task.request.table, error.message)
         self._end(task, "failed")
+
+
+#: Time in seconds for backfilled rows in one turn: minimum and maximum while the stream has rows of its own,
+#: and a fixed time while it has none. The maximum is how long a server and a stop may have to wait; a full
+#: batch of 4,000 rows takes 15 to 50 ms.
+_LEAST_SECONDS, _MOST_SECONDS, _IDLE_SECONDS = 0.001, 0.1, 0.01
+
+
+def seconds_beside(seconds: float, share: float, *, is_idle: bool) -> float:
+    """Return the time for backfilled rows after a turn that took ``seconds``: ``share`` of both."""
+    if is_idle:
+        return _IDLE_SECONDS
+    return max(_LEAST_SECONDS, min(_MOST_SECONDS, seconds * share / (1 - share)))
+
+
+#: How often the server is asked for its position, and when a commit is written for it.
+_ASK_SECONDS, _PUSH_SECONDS = 0.02, 0.4
+
+
+class WalNudge:
+    """Asks the server for its position, and finally gives it something to send."""
+
+    def __init__(self, server: StreamServer) -> None:
+        self._server = server
+        self._ask_at = self._push_at = 0.0
+
+    def begin(self) -> None:
+        """Restart the timer, since a chunk was read."""
+        self._push_at = time.monotonic() + _PUSH_SECONDS
+
+    def request(self, stream: BackfillStream) -> None:
+        """Ask the server, if it is time to."""
+        now = time.monotonic()
+        if now >= self._ask_at:
+            stream.ask_position()
+            self._ask_at = now + _ASK_SECONDS
+        if now >= self._push_at:
+            write_commit(self._server)
+            self._push_at = now + _PUSH_SECONDS
+
+
+def write_commit(server: StreamServer) -> None:
+    """Write a commit in a thread, so that a stream passes what was inserted into the WAL before.
+
+    PostgreSQL writes whole pages while a transaction is open, and the rest of a record only with a commit, or
+    every 15 s. Failures are ignored: the caller tries again while it is still waiting.
+    """
+
+    def push() -> None:
+        try:
+            connection = server.connect()
+            try:
+                committed_lsn(connection)
+            finally:
+                connection.close()
+        except Exception:
+            return
+
+    threading.Thread(target=push, name="backfill push", daemon=True).start()
+
+
+#: The first pause between two checks of running transactions, and the longest one.
+_PAUSE_FIRST, _PAUSE_LAST = 0.002, 0.25
+#: After waiting this long for a lock, the chunk is read later: a session that alters the table must not wait
+#: for the relay.
+_LOCK_TIMEOUT = "2s"
+
+
+class ChunkAbandoned(Exception):
+    """The chunk is not needed any more."""
+
+
+class ChunkRead:
+    """One chunk that is being read; its thread ends on its own, even if the chunk is not needed any more."""
+
+    def __init__(
+        self, server: StreamServer, request: ChunkRequest, streamed: SentTransactions, *, is_first: bool
+    ) -> None:
+        """Start the thread at once: the window must be open already.
+
+        ``is_first`` is true for the first chunk of its task, or of this session.
+        """
+        self._connection: Connection | None = None
+        # A different server may lack sent changes.
+        self._server = server
+        self._request = request
+        self._streamed = streamed
+        self._is_first = is_first
+        self._is_needed = True
+        #: The wait that blocks it, or "".
+        self.detail = ""
+        self.chunk: Chunk | None = None
+        self.error: BwtuiError | None = None
+        threading.Thread(target=self._run, name="backfill", daemon=True).start()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether there is a chunk, or an error."""
+        return self.chunk is not None or self.error is not None
+
+    def give_up(self) -> None:
+        """Make the thread end soon, without a result."""
+        self._is_needed = False
+        # In a thread, because cancelling opens a connection of its own.
+        threading.Thread(target=self._cancel, name="backfill cancel", daemon=True).start()
+
+    def _cancel(self) -> None:
+        connection = self._connection
+        if connection is not None:
+            with suppress(psycopg2.Error):
+                connection.cancel()
+
+    def _run(self) -> None:
+        connection: Connection | None = None
+        try:
+            connection = self._connection = self._server.connect()
+            if self._is_first and self._request.where:
+                # The condition came over the control socket, and becomes a part of a statement.
+                request = with_real_name(connection, self._request)
+                check_condition(self._server.dsn, request.namespace, request.name, request.where)
+            # A policy that hides rows must make the query fail, not leave rows out.
+            execute(connection, "set row_security = off")
+            execute(connection, f"set lock_timeout = '{_LOCK_TIMEOUT}'")
+            chunk = read_chunk(connection, self._request, self._wait)
+            if connection.closed:
+                # The session was cut off in the middle of its rows, which were large.
+                connection = self._server.connect()
+                chunk = replace(chunk, high=inserted_lsn(connection))
+            self.chunk = chunk
+        except ChunkAbandoned:
+            pass
+        except BwtuiError as error:
+            self.error = error
+        except Exception as error:
+            self.error = ConnectionFailed(
+                f"the rows of {self._request.qualified_name} can't be read ({type(error).__name__})",
+                "the relay reads them again; PostgreSQL's log may show the cause",
+            )
+        finally:
+            if connection is not None:
+                connection.close()
+
+    def _wait(self, connection: Connection, oid: int) -> None:
+        """Wait until everything that was sent before the window was opened is visible.
+
+        Before the first chunk, also wait for transactions that have been writing to the table since before it
+        was seen to be published.
+        """
+        begun = time.monotonic()
+        if self._is_first:
+            before = writers(connection, oid)
+            self._until(
+                lambda: still_writing(connection, oid, before),
+                lambda remaining: self._writing(remaining, begun),
+            )
+        sent = self._streamed.among(in_progress(connection))
+        if sent:
+            self._until(
+                lambda: self._unseen(connection, sent), lambda remaining: self._hidden(remaining, begun)
+            )
+        self.detail = ""
+
+    def _unseen(self, connection: Connection, sent: set[int]) -> set[int]:
+        remaining = sent & in_progress(connection)
+        uncertain = {xid for xid in remaining if not self._streamed.is_certain(xid)}
+        if uncertain:
+            # It was already running before this relay. While its session waits for its client, it has not
+            # begun to commit.
+            remaining -= uncertain & idle_in_transaction(connection)
+        return remaining
+
+    def _until(
+        self, remaining_of: Callable[[], set[int] | set[str]], describe: Callable[[set[int] | set[str]], str]
+    ) -> None:
+        pause = _PAUSE_FIRST
+        while remaining := remaining_of():
+            if not self._is_needed:
+                raise ChunkAbandoned
+            if pause >= _PAUSE_LAST:
+                self.detail = describe(remaining)
+            time.sleep(pause)
+            pause = min(2 * pause, _PAUSE_LAST)
+
+    @staticmethod
+    def _writing(remaining: set[int] | set[str], begun: float) -> str:
+        since = duration(time.monotonic() - begun)
+        more = f" and {len(remaining) - 1} more" if len(remaining) > 1 else ""
+        return f"waiting for an open transaction that writes to the table{more}, for {since}"
+
+    @staticmethod
+    def _hidden(remaining: set[int] | set[str], begun: float) -> str:
+        numbers = ", ".join(sorted(map(str, remaining))[:3])
+        since = duration(time.monotonic() - begun)
+        return f"waiting until transaction {numbers} is visible to other sessions, for {since}"
+
+
+def excluded_error(table: str) -> BackfillFailed:
+    """Return the failure for a table that --table or --exclude-table leaves out."""
+    return BackfillFailed(
+        TableNotPublished(f"the relay's options exclude table {table}", "see --table and --exclude-table")
+    )

@@ -15,20 +15,21 @@ import contextlib
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from bwtui.durable_files import private_parent, sync, write_durably
-from bwtui.errors import BwtuiError, RefusedError, StateFailed
-from bwtui.file_errors import file_failed
+from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, StateFailed
+from bwtui.file_errors import file_failed, remove
 from bwtui.model.backfill import BackfillRequest, FirstSnapshot
 from bwtui.model.lsn import format_lsn, parse_lsn
 from bwtui.model.status import State
-from bwtui.relay.backfill.store import BackfillStore, BackfillTask
+from bwtui.relay.backfill.store import FOLDER, BackfillStore, BackfillTask
+from bwtui.relay.process.lock import RelayLock
 from bwtui.relay.run_state import RunState
 from bwtui.relay.slot_checkpoint import slot_checkpoints
 from bwtui.settings import RelaySettings
-from bwtui.source.chunks.chunk_reader import KeyChanged, TableNotPublished, TableWithoutKey
+from bwtui.source.snapshot import KeyChanged, TableNotPublished, TableWithoutKey
 from bwtui.source.sql_hints import exclude_option
 from bwtui.state_folder import relay_names, state_folder
 
@@ -47,8 +48,15 @@ def chunk_snapshot_path(folder: Path, identity: Identity) -> Path:
 class ChunkSnapshot:
     """The first snapshot of one slot; the main thread calls all methods except `status`."""
 
-    def __init__(self, folder: Path, identity: Identity, store: BackfillStore, report: RunState) -> None:
-        """Read the stored state of this slot.
+    def __init__(
+        self,
+        folder: Path,
+        identity: Identity,
+        store: BackfillStore,
+        report: RunState,
+        has_checked: Callable[[float], bool] | None = None,
+    ) -> None:
+        """Read the stored state of this slot; for ``has_checked`` see `JoinedTables.has_checked`.
 
         Raises StateFailed for a file that can't be read: missing rows must not be forgotten.
         """
@@ -65,8 +73,8 @@ class ChunkSnapshot:
         self._is_begun = False
         #: Tasks of missing tables, and when that was noticed: they may have been renamed.
         self._missing_since: dict[str, float] = {}
-        #: Returns whether a check for joined tables has run since then: see `JoinedTables.has_checked`.
-        self.has_checked: Callable[[float], bool] = lambda moment: True
+        #: Without it no tables join, so that no check has to be waited for.
+        self._has_checked = has_checked or (lambda moment: True)
         #: The text that this class has put into `RunState.detail`.
         self._reported_detail = ""
 
@@ -85,8 +93,8 @@ class ChunkSnapshot:
 
     def files(self) -> dict[str, list[str]]:
         """Return the file of a snapshot that is not done, and its remaining tables."""
-        left = [table for table, id in self._tables.items() if id] if self._is_begun else []
-        return {self._path.name: left} if left else {}
+        remaining = [table for table, id in self._tables.items() if id] if self._is_begun else []
+        return {self._path.name: remaining} if remaining else {}
 
     @property
     def phase(self) -> State:
@@ -98,13 +106,10 @@ class ChunkSnapshot:
     def forget(self) -> None:
         """Remove the stored state, because there is no slot that it could belong to. Raises StateFailed."""
         self._tables, self._is_begun = {}, False
-        try:
-            self._path.unlink(missing_ok=True)
-        except OSError as error:
-            raise file_failed(f"{self._path} can't be removed", error) from error
+        remove(self._path)
         self._store.forget_firsts(unfinished_task_ids(self._folder))
 
-    def ask(self, tables: Sequence[str]) -> None:
+    def store_tasks(self, tables: Sequence[str]) -> None:
         """Store a task for each table durably; it is not worked on without `begin`. Raises StateFailed."""
         requests = (BackfillRequest(table, reason="first") for table in tables)
         self._tables = {request.table: self._store.submit(request) for request in requests}
@@ -143,7 +148,7 @@ class ChunkSnapshot:
 
     # -- while the relay streams ---------------------------------------------------------------------------
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Mark tables that are done, and report the progress. Raises StateFailed."""
         if not self._tables:
             return
@@ -188,7 +193,7 @@ class ChunkSnapshot:
         noticed_at = self._missing_since.get(task.id)
         if noticed_at is None or not task.is_over:
             return False
-        return not self.has_checked(noticed_at) or any(
+        return not self._has_checked(noticed_at) or any(
             status.reason == "joined" and not status.is_over for status in self._store.statuses()
         )
 
@@ -251,8 +256,7 @@ def _read(path: Path) -> tuple[str, _Tables] | None:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StateFailed(
             f"{path} can't be read: it lists the tables that the first snapshot has not completed",
-            "remove it, and send the incomplete tables with 'bwtui snapshot TABLE'; or run "
-            "'bwtui slots drop' and start again for a new snapshot",
+            "remove it, and send the incomplete tables with 'bwtui snapshot TABLE'",
         ) from error
 
 
@@ -276,9 +280,12 @@ def with_advice(task: BackfillTask, error: BwtuiError) -> BwtuiError:
 
 
 def forget(identity: Identity) -> None:
-    """Remove the first snapshot from all relays of this machine, because its slot is dropped."""
+    """Remove the first snapshot from all relays of this machine, because its slot is dropped.
+
+    Raises StateFailed.
+    """
     for name in relay_names():
-        chunk_snapshot_path(state_folder(name), identity).unlink(missing_ok=True)
+        remove(chunk_snapshot_path(state_folder(name), identity))
 
 
 def unfinished(identity: Identity, relay: str) -> Mapping[str, Sequence[str]]:
@@ -297,39 +304,63 @@ def unfinished(identity: Identity, relay: str) -> Mapping[str, Sequence[str]]:
             lsn, tables = remembered
             lsn_of_relay = max(parse_lsn(lsn), reached.get(name, 0))
             is_void = name != relay and lsn_of_relay < max(reached.values(), default=0)
-            tables_left = [table for table, id in tables.items() if id]
-            by_relay |= {name: tables_left} if tables_left and not is_void else {}
+            remaining = [table for table, id in tables.items() if id]
+            by_relay |= {name: remaining} if remaining and not is_void else {}
     return by_relay
 
 
-def refuse_foreign_snapshot(identity: Identity, relay: str) -> None:
+def refuse_foreign_snapshot(identity: Identity, settings: RelaySettings) -> None:
     """Raise RefusedError if a different relay of this machine has not finished the slot's first snapshot."""
+    relay = settings.relay_name
     for name, tables in unfinished(identity, relay).items():
         if name != relay:
             raise RefusedError(
                 f"relay {name} has not finished the first snapshot of slot {identity[2]}: {len(tables)} "
                 "tables are incomplete",
-                f"start that relay again with --name {name}, or run 'bwtui slots drop {identity[2]}' "
+                f"start that relay again with --name {name}, or run '{settings.drop_command}' "
                 "for a new snapshot",
             )
 
 
 def chunk_snapshot_of(
-    settings: RelaySettings, identity: Identity, store: BackfillStore, report: RunState, *, is_there: bool
+    settings: RelaySettings,
+    identity: Identity,
+    store: BackfillStore,
+    report: RunState,
+    has_checked: Callable[[float], bool] | None,
+    *,
+    is_there: bool,
 ) -> ChunkSnapshot:
     """Return the stored state of a slot's first snapshot, which is resumed if the slot ``is_there``.
 
     Raises RefusedError for a snapshot of a different relay, and StateFailed.
     """
-    first = ChunkSnapshot(state_folder(settings.relay_name), identity, store, report)
+    first = ChunkSnapshot(state_folder(settings.relay_name), identity, store, report, has_checked)
     if not is_there:
         return first
-    refuse_foreign_snapshot(identity, settings.relay_name)
+    refuse_foreign_snapshot(identity, settings)
     if first.is_due and settings.exactly_once:
         raise RefusedError(
             "the first snapshot by chunks is incomplete, and --exactly-once needs a snapshot as "
             "of one moment",
-            f"start once without --exactly-once, or run 'bwtui slots drop {identity[2]}' for a new snapshot",
+            f"start once without --exactly-once, or run '{settings.drop_command}' for a new snapshot",
         )
     first.resume()
     return first
+
+
+@contextlib.contextmanager
+def offline_store(name: str, error: ConnectionFailed) -> Iterator[BackfillStore]:
+    """Yield the tasks of a relay that does not run, and prevent it from starting in the meantime.
+
+    Raises ``error`` if there is no such relay, and RefusedError if it is starting.
+    """
+    if name not in relay_names():
+        raise error
+    lock = RelayLock.acquire(name)
+    try:
+        store = BackfillStore(state_folder(name) / FOLDER)
+        store.firsts = unfinished_task_ids(state_folder(name))
+        yield store
+    finally:
+        lock.release()

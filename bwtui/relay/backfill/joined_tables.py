@@ -22,13 +22,14 @@ from bwtui.errors import BwtuiError, RefusedError, StateFailed
 from bwtui.file_errors import file_failed
 from bwtui.model.backfill import BackfillRequest
 from bwtui.relay.backfill.store import BackfillStore
-from bwtui.relay.coverage.ledger import Coverage
-from bwtui.relay.routes.new_tables import NewTables
+from bwtui.relay.healing.coverage_ledger import Coverage
+from bwtui.relay.routes.publications import NewTables
 from bwtui.relay.run_state import RunState
 from bwtui.settings import RelaySettings
 from bwtui.source.catalog import TableFilter, TableInfo, list_tables
 from bwtui.source.connection import Connection, query
 from bwtui.source.publication import lacks_identity, published_tables
+from bwtui.state_folder import STATE_HOME_HINT
 
 _SECONDS = 5.0
 #: Maximum notices of one check; more of them would push other errors out of the status.
@@ -49,17 +50,23 @@ select r.prrelid::oid, array_agg(r.oid::bigint)
 # in one command, except for a column with a default, whose row it writes with that of the default. A
 # different name or schema of the table changes the row type, and a rewrite of the table changes the file, all
 # of them also in the transaction of CREATE TABLE. The stream has a row as its table was when the row was
-# written.
+# written. The same has to be true of its partitions: ATTACH PARTITION rewrites their rows in pg_attribute.
 _UNTOUCHED_SQL = """
+with recursive tree (root, oid) as (
+       select oid, oid from unnest(%s::oid[]) as oid
+        union all
+       select tree.root, c.oid from tree join pg_catalog.pg_inherits i on i.inhparent = tree.oid
+         join pg_catalog.pg_class c on c.oid = i.inhrelid and c.relispartition)
+select root from tree group by 1 having bool_and(oid in (
 select c.oid from pg_catalog.pg_class c
   join pg_catalog.pg_attribute s on s.attrelid = c.oid and s.attnum = -1 and s.xmin = c.xmin
   join pg_catalog.pg_type t on t.oid = c.reltype and t.xmin = s.xmin and t.cmin = s.cmin
- where c.oid = any(%s) and c.relfilenode in (0, c.oid)
+ where c.oid in (select oid from tree) and c.relfilenode in (0, c.oid)
    and not exists (
        select from pg_catalog.pg_attribute a
          left join pg_catalog.pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum
         where a.attrelid = c.oid and a.attnum > 0 and not (a.xmin = s.xmin and a.cmin = s.cmin)
-          and (a.atthasmissing or not coalesce(a.xmin = d.xmin and a.cmin = d.cmin, false)))
+          and (a.atthasmissing or not coalesce(a.xmin = d.xmin and a.cmin = d.cmin, false)))))
 """
 
 
@@ -189,7 +196,7 @@ class JoinedTables:
 
     # -- checking ------------------------------------------------------------------------------------------
 
-    def look(self, connection: Connection, store: BackfillStore) -> None:
+    def check(self, connection: Connection, store: BackfillStore) -> None:
         """Add new tables to the publication, and request the rows of tables that have joined, periodically.
 
         Raises psycopg2.Error if the session ends.
@@ -202,17 +209,17 @@ class JoinedTables:
             return
         if self._last_check is None:
             # Store the existing tables first; otherwise rows of new ones would seem to be sent.
-            self._look(connection, publications, store)
+            self._check_all(connection, publications, store)
         is_moved = self._last_check is not None and self._new_tables.settle(connection, self)
         # Check before a heal is done, since it may be done before the next check is due.
-        is_wanted = is_moved or self._checked_at < self._due_from or self._is_compared()
-        if self._checked_at and not is_wanted and now - self._checked_at < _SECONDS:
+        is_due = is_moved or self._checked_at < self._due_from or self._is_compared()
+        if self._checked_at and not is_due and now - self._checked_at < _SECONDS:
             return
         self._checked_at = now
-        if self._look(connection, publications, store):
+        if self._check_all(connection, publications, store):
             self._requested_at = now
 
-    def _look(self, connection: Connection, publications: tuple[str, ...], store: BackfillStore) -> bool:
+    def _check_all(self, connection: Connection, publications: tuple[str, ...], store: BackfillStore) -> bool:
         """Return whether all joined tables were requested."""
         # In this order: a table created in between is not in the state, and joins at the next check only.
         existing, listed = _existing_oids(connection), _listed(connection, publications)
@@ -236,7 +243,7 @@ class JoinedTables:
         previous = self._last_check or _LastCheck(existing, places)
         joined = self._joined(connection, tables, places, previous)
         # Request each of them, whatever happens to the others.
-        requested = [table for table in joined if self._ask(table, store)]
+        requested = [table for table in joined if self._request(table, store)]
         for table in joined:
             if table not in requested:
                 # Restore the earlier state, so that it joins again at the next check.
@@ -284,7 +291,7 @@ class JoinedTables:
     def _is_sent(self, table: TableInfo) -> bool:
         return table.has_key or self._settings.allow_unkeyed
 
-    def _ask(self, table: TableInfo, store: BackfillStore) -> bool:
+    def _request(self, table: TableInfo, store: BackfillStore) -> bool:
         """Request a table's rows; return whether the request is on the disk, or not needed.
 
         An earlier request for the table that is still in progress may have passed rows that were written in
@@ -303,7 +310,7 @@ class JoinedTables:
         return True
 
     def _report_joined(self, names: list[str]) -> None:
-        hint = "'bwtui snapshot --status' shows the progress, and 'bwtui snapshot --cancel' ends it"
+        hint = "'bwtui snapshot --status' shows the progress, and 'bwtui snapshot --cancel ID' ends it"
         for name in names[:_NOTICES]:
             message = f"table {name} has joined the publication: the relay backfills its earlier rows"
             self._report.error("notice", RefusedError(message, hint), name)
@@ -320,7 +327,7 @@ class JoinedTables:
             self._write(check)
         except OSError as error:
             # It is written at the next check; until then a restart may request a table once more.
-            hint = "free disk space, or set BWTUI_STATE_HOME to a writable folder"
+            hint = f"free disk space, or {STATE_HOME_HINT}"
             message = f"the list of joined tables can't be written to {self._path}: {error.strerror}"
             self._report.error("state", StateFailed(message, hint))
 

@@ -2,26 +2,78 @@
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 from bwtui.encode.avro import NoRoomError
-from bwtui.errors import RefusedError, RowError
+from bwtui.errors import BwtuiError, RefusedError, RowError, ServiceRefused
 from bwtui.model.delivery import DeliverySpan
 from bwtui.model.headers import SESSION, Headers, make_headers
 from bwtui.pgoutput.copy_text import unescape_copy_line
 from bwtui.pgoutput.messages import Field
-from bwtui.recording.format.batch import NoMessageReason
+from bwtui.recording.payloads import NoMessageReason
 from bwtui.relay.backfill.chunk_window import ChunkWindow
-from bwtui.relay.backfill.keys import Key
+from bwtui.relay.backfill.store import Key
 from bwtui.relay.batch import OutgoingBatch
-from bwtui.relay.batch_bisector import BatchBisector, RefusedRowPolicy
-from bwtui.relay.recording.recorder import Recorder
+from bwtui.relay.batch_bisector import BatchBisector, RefusedRowPolicy, RestartFromConfirmed
+from bwtui.relay.policy import RowPolicy
+from bwtui.relay.recorder import Recorder
 from bwtui.relay.routes.route import TableRoute
 from bwtui.relay.routes.routing import Router
 from bwtui.settings import RelaySettings
-from bwtui.sink.dead_letter_writer import ChangeIdentity, DroppedRow
-from bwtui.source.chunks.chunk_reader import Chunk
+from bwtui.sink.dead_letters import ChangeIdentity, DroppedRow
+from bwtui.sink.destination import DeliveryFailure
+from bwtui.source.snapshot import Chunk
+
+
+class BackfillRowPolicy:
+    """Takes the place of a `RowPolicy` for backfilled rows that Kafka or their encoder refuses.
+
+    Under --on-error log such a row is dropped like any other. Under --on-error exit the request fails, and
+    the stream continues: none of its own rows was refused, and a restart would meet the same row again. A
+    topic that accepts nothing fails the request, too, and the stream is read again after that; if the stream
+    itself has rows for that topic, these end the relay.
+    """
+
+    def __init__(self, policy: RowPolicy, on_error: str, topic: str = "") -> None:
+        """``topic`` is the topic of the rows."""
+        self._policy = policy
+        self._is_exit = on_error == "exit"
+        self._topic = topic
+        #: Rows and tombstones that were dropped and stored as dead letters.
+        self.dropped = 0
+        #: Why the request has failed: because of a row, or because its topic accepts nothing.
+        self.error: BwtuiError | None = None
+        self.shut: ServiceRefused | None = None
+
+    def refuse(self, route: TableRoute, row: DroppedRow, error: BwtuiError, span: DeliverySpan) -> None:
+        """Drop ``row``, or note that the request has failed because of it."""
+        if self._is_exit:
+            self.error = self.error or error
+            return
+        self._policy.refuse(route, row, error, span)
+        self.dropped += 1
+
+    def claim_failures(
+        self, failures: list[DeliveryFailure], spans: Collection[DeliverySpan]
+    ) -> list[DeliveryFailure]:
+        """Note if the topic accepts nothing, and return ``failures``; those in ``spans`` then end nothing."""
+        return [self._as_outage(failure) if failure.span in spans else failure for failure in failures]
+
+    def _as_outage(self, failure: DeliveryFailure) -> DeliveryFailure:
+        if not failure.is_setup or failure.topic != self._topic:
+            return failure
+        self.shut = self.shut or ServiceRefused(failure.reason, failure.hint)
+        return replace(failure, is_setup=False, is_outage=True)
+
+    def undelivered(self, failures: list[DeliveryFailure]) -> list[DeliveryFailure]:
+        """See `RowPolicy.undelivered`, also for its errors; all ``failures`` are of backfilled rows."""
+        failures = [self._as_outage(failure) for failure in failures]
+        if self.shut is not None:
+            raise RestartFromConfirmed(failures)
+        return self._policy.undelivered(failures)
+
 
 #: Rows between two checks of the clock.
 _STEP = 50
@@ -92,20 +144,16 @@ class ChunkContext(Protocol):
     """The context that `OutgoingChunk` needs."""
 
     @property
-    def settings(self) -> RelaySettings:
-        """The settings, for the headers of messages."""
+    def settings(self) -> RelaySettings: ...
 
     @property
-    def router(self) -> Router:
-        """Builds the routes that encode rows."""
+    def router(self) -> Router: ...
 
     @property
-    def recorder(self) -> Recorder | None:
-        """The recorder, if there is a recording."""
+    def recorder(self) -> Recorder: ...
 
     @property
-    def session(self) -> bytes:
-        """The run's id in the headers of its messages."""
+    def session(self) -> bytes: ...
 
 
 class OutgoingChunk:
@@ -132,12 +180,11 @@ class OutgoingChunk:
         self._numbers = numbers
         #: True if the keys of all rows that can't be encoded are known.
         self._can_delete = True
-        self.high = chunk.high
         self.is_encoded = False
         #: Whether its rows count as rows of a snapshot.
         self.is_first = False
         #: Rows and tombstones that were handed over, and those left out since the stream has newer ones.
-        self.rows = self.tombstones = self.left_out = 0
+        self.rows = self.tombstones = self.skipped = 0
         #: The spans that acknowledge them.
         self.spans: list[DeliverySpan] = []
 
@@ -149,7 +196,7 @@ class OutgoingChunk:
     @property
     def counts(self) -> tuple[int, int, int]:
         """Numbers of rows and tombstones that were handed over, and of those that were left out."""
-        return self.rows, self.tombstones, self.left_out
+        return self.rows, self.tombstones, self.skipped
 
     @property
     def is_put(self) -> bool:
@@ -242,9 +289,8 @@ class OutgoingChunk:
         numbers.begin(lsn)
         now = int(time.time() * 1000)
         batch.flush()
-        batch.window, batch.received, batch.careful = None, 0.0, careful
-        if recorder is not None:
-            recorder.begin_rows(self._route.relation, numbers.lsn, now, numbers.ordinal)
+        batch.window, batch.received, batch.bisector = None, 0.0, careful
+        recorder.begin_rows(self._route.relation, numbers.lsn, now, numbers.ordinal)
         span = batch.span
         try:
             try:
@@ -256,11 +302,10 @@ class OutgoingChunk:
                 raise
             batch.flush()
         finally:
-            if recorder is not None:
-                # Rows that were not handed over are not recorded.
-                recorder.frames.clear()
-                recorder.end_rows()
-            batch.window, batch.careful = window, None
+            # Rows that were not handed over are not recorded.
+            recorder.frames.clear()
+            recorder.end_rows()
+            batch.window, batch.bisector = window, None
         # Backfilled rows between two transactions belong to neither.
         batch.handed_over = before
         self.spans.append(span)
@@ -285,7 +330,7 @@ class OutgoingChunk:
     def _add(self, batch: OutgoingBatch, window: ChunkWindow, ready: _EncodedRow, now: int) -> None:
         route, recorder = ready.route, self._context.recorder
         if ready.key is not None and ready.key in window:
-            self.left_out += 1
+            self.skipped += 1
             return
         operation = "delete" if ready.line is None else "backfill"
         self._numbers.ordinal += 1
@@ -297,8 +342,8 @@ class OutgoingChunk:
             self._refuse(batch, ready, error)
             return
         batch.rows += 1
-        if batch.careful is not None:
-            batch.careful.name(route, route, self._dropped(self._row(ready), operation))
+        if batch.bisector is not None:
+            batch.bisector.name(route, route, self._dropped(self._row(ready), operation))
         if ready.line is None:
             self.tombstones += 1
             return
@@ -307,7 +352,7 @@ class OutgoingChunk:
             route.counters.snapshot_rows += 1
         else:
             route.counters.backfill_rows += 1
-        if recorder is not None:
+        if recorder.is_recording:
             recorder.frames.append(ready.line)
             batch.held += len(ready.line)
 
@@ -316,7 +361,7 @@ class OutgoingChunk:
         line, recorder = ready.line, self._context.recorder
         operation = "delete" if line is None else "backfill"
         self._refusals.refuse(ready.route, self._dropped(self._row(ready), operation), error, batch.span)
-        if line is None or recorder is None or self._context.settings.on_error == "exit":
+        if line is None or not recorder.is_recording or self._context.settings.on_error == "exit":
             # A row that is stored nowhere has no number.
             self._numbers.ordinal -= 1
             return

@@ -6,6 +6,8 @@ may submit, pause or cancel one. The main thread waits here for a file of a few 
 for a client.
 """
 
+import base64
+import binascii
 import contextlib
 import dataclasses
 import errno
@@ -15,21 +17,294 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
-from bwtui.durable_files import private_file, private_folders, sync, write_durably
-from bwtui.errors import Indeterminate, RefusedError
+from bwtui.durable_files import (
+    open_private,
+    private_file,
+    private_folders,
+    private_parent,
+    sync,
+    write_durably,
+)
+from bwtui.errors import Indeterminate, RefusedError, StateFailed
 from bwtui.file_errors import file_failed
-from bwtui.model.backfill import UNKNOWN, BackfillCommand, BackfillRequest, BackfillStatus
+from bwtui.model.backfill import (
+    UNKNOWN,
+    BackfillCommand,
+    BackfillReason,
+    BackfillRequest,
+    BackfillState,
+    BackfillStatus,
+)
 from bwtui.model.backfill_texts import snapshot_command
-from bwtui.relay.backfill.keys import count_keys
-from bwtui.relay.backfill.task import BackfillTask
+from bwtui.options import nearest
 from bwtui.relay.process.control import name_if_several
+from bwtui.relay.run_state import RunState
 
-__all__ = ["BackfillStore", "BackfillTask"]
+#: The columns of a key as texts, or the bytes of a message key. A list of keys is a file with one JSON value
+#: per line: ``["7", "abc"]`` is a row's key, the columns of the message's key, in its order, in PostgreSQL's
+#: text form; ``{"raw": "<base64>"}`` is the bytes of a message key that is in the topic without a row in the
+#: table, for a tombstone.
+Key = tuple[str, ...] | bytes
+
+_CHUNK = 1 << 20
+
+
+def write_keys(path: Path, keys: Iterable[Key]) -> int:
+    """Write a list for `BackfillRequest.keys`, readable by its owner only; return the number of keys.
+
+    The relay makes it durable when it takes the list. Raises StateFailed; a partial file is removed.
+    """
+    count = 0
+    try:
+        private_parent(path)
+        with open(path, "w", encoding="utf-8", opener=open_private) as file:
+            for key in keys:
+                file.write(_line(key))
+                count += 1
+    except OSError as error:
+        path.unlink(missing_ok=True)
+        raise file_failed(f"the list of keys {path} can't be written", error) from error
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+    return count
+
+
+def _line(key: Key) -> str:
+    if isinstance(key, bytes):
+        return f'{{"raw": "{base64.b64encode(key).decode("ascii")}"}}\n'
+    return json.dumps(key) + "\n"
+
+
+def read_keys(path: Path, done: int = 0) -> Iterator[Key]:
+    """Yield the keys after the first ``done`` lines.
+
+    Raises StateFailed if the list can't be read, or a line has an unknown format.
+    """
+    try:
+        with path.open(encoding="utf-8", newline="\n") as file:
+            for number, line in enumerate(file, start=1):
+                if number > done:
+                    yield _key(path, number, line)
+    except OSError as error:
+        raise file_failed(f"the list of keys {path} can't be read", error) from error
+    except UnicodeDecodeError as error:
+        raise _keys_damaged(path, "it is not valid UTF-8") from error
+
+
+def _key(path: Path, number: int, line: str) -> Key:
+    try:
+        value = json.loads(line)
+        if isinstance(value, dict) and set(value) == {"raw"}:
+            key: Key = base64.b64decode(value["raw"], validate=True)
+        elif isinstance(value, list) and value and all(isinstance(text, str) for text in value):
+            key = tuple(value)
+        else:
+            raise ValueError
+    except (ValueError, TypeError, RecursionError, binascii.Error) as error:
+        raise _keys_damaged(path, f"line {number} is not a key") from error
+    # A torn line may be valid JSON by accident, like a number that was cut off.
+    if not line.endswith("\n"):
+        raise _keys_damaged(path, f"line {number} is truncated")
+    return key
+
+
+def _keys_damaged(path: Path, reason: str) -> StateFailed:
+    return StateFailed(
+        f"the list of keys {path} is damaged: {reason}",
+        "submit the request again: 'bwtui verify --database' finds the keys that still differ",
+    )
+
+
+def count_keys(path: Path) -> int:
+    """Return the number of lines of a list. Raises OSError."""
+    with path.open("rb") as file:
+        return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(_CHUNK), b""))
+
+
+#: The request to a task that the main thread is working on, not carried out yet.
+Wanted = Literal["", "pause", "cancel"]
+
+#: The fields that describe a task's progress.
+PROGRESS = (
+    "state",
+    "after",
+    "key",
+    "done_keys",
+    "rows",
+    "tombstones",
+    "left_out",
+    "dropped",
+    "chunks",
+    "ended",
+)
+#: The fields that distinguish it from a task with the same id, after the relay's state was lost.
+_WHICH = ("requested",)
+
+_PENDING = {"pause": "will pause", "cancel": "will be cancelled"}
+
+
+@dataclass(slots=True)
+class BackfillTask:
+    """One request, and its progress.
+
+    The main thread owns all but ``wanted`` and ``asked``, which `BackfillStore.control` sets from any thread.
+    Times are Unix seconds.
+    """
+
+    id: str
+    request: BackfillRequest
+    state: BackfillState = "waiting"
+    #: The last key of the last finished chunk, as PostgreSQL's texts; None to start from the beginning.
+    after: tuple[str, ...] | None = None
+    #: The columns of that key, in the order of their index.
+    key: tuple[str, ...] | None = None
+    #: For a list of keys, the number of finished lines.
+    done_keys: int = 0
+    detail: str = ""
+    rows: int = 0
+    tombstones: int = 0
+    left_out: int = 0
+    dropped: int = 0
+    estimate: int | None = None
+    chunks: int = 0
+    again: int = 0
+    requested: float = 0.0
+    started: float = 0.0
+    ended: float = 0.0
+    error: str = ""
+    hint: str = ""
+    is_gone: bool = False
+    is_noted: bool = False
+    wanted: Wanted = ""
+    #: When ``wanted`` was requested.
+    asked: float = 0.0
+
+    @property
+    def is_over(self) -> bool:
+        """True if the task has ended."""
+        return self.state in ("done", "failed", "cancelled")
+
+    def status(self) -> BackfillStatus:
+        """Return the current status."""
+        pending = _PENDING.get(self.wanted, "") if self.state in ("waiting", "running") else ""
+        fields = {name: getattr(self, name) for name in _SHOWN}
+        fields |= {name: getattr(self.request, name) for name in ("table", "reason", "where")}
+        return BackfillStatus(**fields | {"detail": pending or self.detail})
+
+    def obey(self) -> None:
+        """Carry out a pause or cancellation; only while no thread is working on the task."""
+        if self.is_over or not self.wanted:
+            return
+        if self.wanted == "cancel":
+            self.state, self.ended, self.detail = "cancelled", self.asked, ""
+        else:
+            self.state, self.detail = "paused", ""
+
+    def after_chunk(
+        self,
+        sent: tuple[int, int, int, int],
+        last: tuple[str, ...] | None,
+        key: tuple[str, ...] | None,
+        keys: Sequence[object] | None,
+    ) -> "BackfillTask":
+        """Return the task as it is once a chunk is done.
+
+        ``sent`` are the counts of its rows, its tombstones, and what was left out and dropped; ``last`` is
+        its last key, None at the end of the table, with the columns ``key``; ``keys`` are those of a list.
+        """
+        rows, tombstones, left_out, dropped = sent
+        updated = dataclasses.replace(
+            self,
+            rows=self.rows + rows,
+            tombstones=self.tombstones + tombstones,
+            left_out=self.left_out + left_out,
+            dropped=self.dropped + dropped,
+            chunks=self.chunks + 1,
+            detail="",
+        )
+        if keys is not None:
+            # The next step finds that there are no more keys.
+            updated.done_keys += len(keys)
+        else:
+            updated.after, updated.key = last, key
+            if last is None:
+                updated.state, updated.ended = "done", time.time()
+        return updated
+
+    def take(self, updated: "BackfillTask") -> None:
+        """Take over the progress of ``updated``, which is this task after a chunk."""
+        for name in PROGRESS:
+            setattr(self, name, getattr(updated, name))
+        self.detail = updated.detail
+
+    def progress(self) -> dict[str, Any]:
+        """Return the progress, for the transaction that holds the task's rows."""
+        return {name: getattr(self, name) for name in (*_WHICH, *PROGRESS)}
+
+    def is_behind(self, progress: Mapping[str, Any]) -> bool:
+        """Return whether ``progress`` is of this task, and further than its own."""
+        is_same = all(progress.get(name) == getattr(self, name) for name in _WHICH)
+        return is_same and not self.is_over and progress.get("chunks", 0) > self.chunks
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the content for `from_json`."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Any) -> "BackfillTask":
+        """Rebuild a task of an earlier run. Raises ValueError if the data is not a task."""
+        if not isinstance(data, dict):
+            raise ValueError("not an object")
+        fields = {field.name: data[field.name] for field in dataclasses.fields(cls) if field.name in data}
+        request = data.get("request")
+        if not isinstance(request, dict):
+            raise ValueError("without a request")
+        for name in ("after", "key"):
+            if isinstance(fields.get(name), list):
+                fields[name] = tuple(fields[name])
+        try:
+            fields["request"] = BackfillRequest.from_json(request)
+            task = cls(**fields)
+            task._check()
+        except TypeError as error:
+            raise ValueError(str(error)) from error
+        if not task.is_over:
+            task.state = "paused" if task.wanted == "pause" else "waiting"
+            task.detail = ""
+            task.obey()
+        return task
+
+    def _check(self) -> None:
+        """Raise ValueError if a field has an invalid value."""
+        request = self.request
+        request_texts = (request.table, request.where, request.keys, request.topic, request.spelling)
+        texts = (self.id, self.detail, self.error, self.hint, *request_texts, *request.key_columns)
+        sent = (self.rows, self.tombstones, self.left_out, self.dropped)
+        counts = (*sent, self.chunks, self.again, self.done_keys)
+        times = (self.requested, self.started, self.ended, self.asked)
+        is_sound = (
+            all(isinstance(text, str) for text in (*texts, *(self.after or ()), *(self.key or ())))
+            and all(
+                type(count) is int and count >= 0
+                for count in (*counts, 0 if self.estimate is None else self.estimate)
+            )
+            and all(type(time) in (int, float) for time in times)
+            and isinstance(self.after, tuple | None)
+            and isinstance(self.key, tuple | None)
+            and isinstance(request.unkeyed, bool)
+            and self.state in get_args(BackfillState)
+            and request.reason in get_args(BackfillReason)
+            and self.wanted in get_args(Wanted)
+        )
+        if not is_sound or not self.id or not request.table:
+            raise ValueError("a field has an invalid value")
+
 
 #: Name of the folder within the relay's folder.
 FOLDER = "backfills"
@@ -46,6 +321,12 @@ class _StoredTask:
     task: BackfillTask
     #: The content of its file.
     saved: dict[str, Any]
+
+
+#: The fields of a task that its status has, too.
+_SHOWN = {field.name for field in dataclasses.fields(BackfillTask)} & {
+    field.name for field in dataclasses.fields(BackfillStatus)
+}
 
 
 class BackfillStore:
@@ -112,7 +393,7 @@ class BackfillStore:
                     self.firsts |= {id}
         return id
 
-    def ask(self, id: str, command: BackfillCommand) -> BackfillStatus:
+    def control(self, id: str, command: BackfillCommand) -> BackfillStatus:
         """Pause, resume or cancel a task; that is durable when this returns the task's status.
 
         The task that the main thread is working on does so at the end of its chunk. Raises RefusedError for
@@ -301,11 +582,11 @@ class BackfillStore:
             entry = self._entries.get(id)
             if entry is None:
                 raise RefusedError(
-                    f"there is no backfill {id}", f"'{self._command('--status')}' lists the existing ones"
+                    f"there is no request {id}", f"'{self._command('--status')}' lists the existing ones"
                 )
             if entry.task.is_over:
                 raise RefusedError(
-                    f"backfill {id} has already ended: {entry.task.state}",
+                    f"request {id} has already ended: {entry.task.state}",
                     "no action needed; or submit a new request",
                 )
             return entry
@@ -450,3 +731,52 @@ def _damaged(path: Path) -> BackfillTask:
 def _fail(task: BackfillTask, message: str) -> None:
     task.state, task.ended, task.error = "failed", time.time(), message
     task.hint = "submit the request again; its remaining rows are not sent until then"
+
+
+class BackfillRequests:
+    """Takes backfill requests of other threads."""
+
+    def __init__(self, store: BackfillStore, report: RunState) -> None:
+        self._store = store
+        self._report = report
+
+    def submit(self, request: BackfillRequest) -> str:
+        """Store the request, and return its id. Raises RefusedError and StateFailed.
+
+        Until the relay's tables are determined, any table is accepted: a request for a table that the relay
+        does not carry fails in its turn.
+        """
+        _check(request)
+        captured = self._report.tables.keys() - set(self._report.not_captured)
+        if captured and request.table not in captured:
+            raise _not_carried(request.table, captured, is_selected=request.table in self._report.tables)
+        return self._store.submit(request)
+
+    def control(self, id: str, command: BackfillCommand) -> BackfillStatus:
+        """Pause, resume or cancel a task. Raises RefusedError and StateFailed."""
+        return self._store.control(id, command)
+
+
+def _check(request: BackfillRequest) -> None:
+    if request.reason == "first":
+        raise RefusedError(
+            "only the relay itself can request a first snapshot", "request the rows with 'bwtui snapshot'"
+        )
+    if request.where and request.keys:
+        raise RefusedError("a condition and a list of keys are mutually exclusive", "ask for one of them")
+    if request.where and (not request.where.strip() or "\0" in request.where):
+        raise RefusedError(
+            "the condition is empty or contains a NUL byte",
+            "give an SQL expression over the table's columns, or omit the condition",
+        )
+
+
+def _not_carried(table: str, captured: set[str], *, is_selected: bool) -> RefusedError:
+    if is_selected:
+        message = f"table {table} is not captured: no publication of the relay contains it"
+        return RefusedError(message, "'bwtui doctor --relay NAME' says what to run")
+    close = nearest(table, captured)
+    return RefusedError(
+        f"the relay does not capture table {table}",
+        f"did you mean {close}?" if close else "'bwtui status' lists the captured tables",
+    )

@@ -10,13 +10,11 @@ from dataclasses import dataclass, field
 
 from bwtui.errors import ConnectionFailed, RefusedError
 from bwtui.model.backfill import BackfillRequest, BackfillStatus
-from bwtui.relay.backfill.keys import write_keys
-from bwtui.relay.backfill.offline_store import offline_store
-from bwtui.relay.backfill.store import FOLDER
-from bwtui.relay.dead_letters.action_log import DeadLetterAction, DeadLetterActionLog
-from bwtui.relay.process.control import RelayUnresponsive, RequestRefused, request, send_again
-from bwtui.sink.dead_letter_file import DeadLetter, DeadLetterFile, keys_of
-from bwtui.sink.dead_letter_writer import DeadLetterWriter
+from bwtui.relay.backfill.chunk_snapshot import offline_store
+from bwtui.relay.backfill.store import FOLDER, write_keys
+from bwtui.relay.dead_letters.letters import DeadLetterAction, DeadLetterActionLog
+from bwtui.relay.process.control import RelaySilent, RequestRefused, request, send_again
+from bwtui.sink.dead_letters import DeadLetter, DeadLetterFile, DeadLetterWriter, keys_of
 from bwtui.spark.scratch import scratch
 from bwtui.state_folder import state_folder
 
@@ -37,7 +35,7 @@ class TableRetry:
 class RetryPlan:
     """The requests for the relay, and the dead letters that can't be retried, by reason."""
 
-    wanted: list[TableRetry] = field(default_factory=list)
+    requests: list[TableRetry] = field(default_factory=list)
     refused: dict[str, list[DeadLetter]] = field(default_factory=dict)
 
 
@@ -55,7 +53,7 @@ def plan(letters: Iterable[DeadLetter]) -> RetryPlan:
         newest = max(by_key, key=lambda columns: max(letter.time for letter in by_key[columns]))
         for columns, of_key in by_key.items():
             if columns == newest:
-                result.wanted.append(_table_retry(table, columns, of_key))
+                result.requests.append(_table_retry(table, columns, of_key))
                 continue
             why = (
                 f"the key of {table} was ({', '.join(columns)}), but newer dead letters have a "
@@ -120,7 +118,7 @@ def submit(relay: str, retry: TableRetry) -> tuple[BackfillStatus, bool]:
         try:
             id, is_running = send_again(relay, backfill), True
             tasks: Sequence[BackfillStatus] = tasks_of_running(relay)
-        except (RelayUnresponsive, RequestRefused):
+        except (RelaySilent, RequestRefused):
             raise
         except ConnectionFailed as error:
             with offline_store(relay, error) as store:
@@ -148,7 +146,7 @@ def tasks_of(relay: str) -> dict[str, BackfillStatus] | None:
     """Return the statuses of a relay's tasks by id, whether it runs or not; None if it gives no answer."""
     try:
         tasks = tasks_of_running(relay)
-    except (RelayUnresponsive, RequestRefused):
+    except (RelaySilent, RequestRefused):
         return None
     except ConnectionFailed as error:
         if not any((state_folder(relay) / FOLDER).glob("*.json")):

@@ -37,7 +37,7 @@ def spooled(config: Config, topic: str) -> Iterator[tuple[Path, DeadLetterTopic]
 
 def _read(reader: DeadLetterTopicReader) -> DeadLetterTopic:
     while True:
-        before = reader.look()
+        before = reader.poll()
         if before.failure:
             raise ConnectionFailed(
                 f"the dead letters in topic {before.topic} can't be read: {before.failure}",

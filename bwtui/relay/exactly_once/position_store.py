@@ -10,17 +10,15 @@ from confluent_kafka import KafkaException, Producer
 
 from bwtui.blocking import BlockingCalls
 from bwtui.errors import ConnectionFailed, PositionHidden, RefusedError, SlotLost
-from bwtui.kafka.config import client_config
+from bwtui.kafka.client import client_config
 from bwtui.model.delivery import DeliverySpan
 from bwtui.model.lsn import format_lsn
 from bwtui.model.position import Chunks, Position, RecordedPosition
-from bwtui.relay.backfill.task import BackfillTask
-from bwtui.relay.exactly_once.discarded_position import is_forgotten
-from bwtui.relay.slot_checkpoint import SlotCheckpointStore, forgetting
+from bwtui.relay.backfill.store import BackfillTask
+from bwtui.relay.slot_checkpoint import SlotCheckpointStore, forgetting, is_discarded
 from bwtui.settings import RelaySettings
-from bwtui.sink.position_topic import PositionTopic
-from bwtui.sink.transactions import TransactionalSink
-from bwtui.source.raw.timeline import ServerIdentity
+from bwtui.sink.transactions import PositionTopic, TransactionalSink
+from bwtui.source.raw_stream import ServerIdentity
 from bwtui.source.slot import SlotState
 
 _COMMIT_SECONDS = 30.0
@@ -98,7 +96,10 @@ class PositionStore:
         """Return the position in Kafka, unless 'bwtui slots drop' discarded it on this host."""
         assert self._checkpoint is not None
         last = self._positions.last(Position(*self._identity).key)
-        return None if last is None or is_forgotten(self._checkpoint.path.parent, last) else last
+        if last is None:
+            return None
+        folder = self._checkpoint.path.parent
+        return None if is_discarded(folder, last, self._settings.drop_command) else last
 
     def is_torn(self, slot: SlotState | None) -> bool:
         """Return whether a snapshot that was never committed created the slot."""
@@ -107,7 +108,7 @@ class PositionStore:
 
     def begin(
         self,
-        ask: Ask,
+        call: Ask,
         *,
         one_by_one: bool = False,
         snapshot: int = 0,
@@ -115,13 +116,13 @@ class PositionStore:
     ) -> tuple[Producer, Position]:
         """Return a producer for this run, and the position of the stream in Kafka.
 
-        ``ask`` makes a call in a separate thread and may raise while it waits. ``snapshot`` is the LSN of a
+        ``call`` makes a call in a separate thread and may raise while it waits. ``snapshot`` is the LSN of a
         snapshot that begins, which is written before any of its rows. ``recorded`` is the place where the
         recording continues. Raises ConnectionFailed, RefusedError, SlotLost.
         """
         abandoned = threading.Event()
         try:
-            result: tuple[Producer, Position] = ask(
+            result: tuple[Producer, Position] = call(
                 partial(self._begin, abandoned, recorded, one_by_one=one_by_one, snapshot=snapshot)
             )
         except BaseException:
@@ -130,7 +131,7 @@ class PositionStore:
             abandoned.set()
             raise
         assert self._checkpoint is not None
-        self._checkpoint.wrote(self._session)
+        self._checkpoint.record_writer(self._session)
         return result
 
     def _begin(
@@ -174,7 +175,7 @@ class PositionStore:
             ) from error
         return producer, replace(now, recorded=last.recorded)
 
-    def mine(
+    def covering(
         self,
         lsn: int,
         ordinal: int | None,
@@ -240,14 +241,14 @@ class PositionStore:
             raise SlotLost(
                 f"Kafka holds changes up to {format_lsn(position.lsn)} of timeline {position.timeline}, "
                 f"but this server's timeline {server.timeline} forked from it at {format_lsn(end)}",
-                forgetting(position.slot),
+                forgetting(self._settings.drop_command),
             )
 
     def _lost(self) -> SlotLost:
         return SlotLost(
             f"topic {self._positions.topic} has lost the relay's position: it is unknown which changes "
             f"of slot {self._settings.slot} Kafka holds, so rows could be sent twice",
-            forgetting(self._settings.slot),
+            forgetting(self._settings.drop_command),
         )
 
     def _fenced(self) -> str:
@@ -269,7 +270,7 @@ class PositionStore:
         Raises ConnectionFailed if Kafka does not commit. The next start then takes a new snapshot.
         """
         # The stream delivers what commits at the LSN itself.
-        commit = self._sink.commit_now(self.mine(lsn - 1, None, 0, lsn, self.server))
+        commit = self._sink.commit_now(self.covering(lsn - 1, None, 0, lsn, self.server))
         while not commit.wait(_WAIT_SECONDS):
             pulse()
         if commit.error is not None:

@@ -14,10 +14,10 @@ from bwtui.errors import BwtuiError, RowError
 from bwtui.model.delivery import REFUSED, DeliverySpan
 from bwtui.relay.batch_bisector import BatchBisector, RefusedRowPolicy, RestartFromConfirmed
 from bwtui.relay.policy import RowPolicy, cut
-from bwtui.relay.recording.recorder import Recorder
+from bwtui.relay.recorder import Recorder
 from bwtui.relay.routes.route import TableRoute
-from bwtui.sink.base import DeliveryFailure
-from bwtui.sink.dead_letter_writer import DroppedRow
+from bwtui.sink.dead_letters import DroppedRow
+from bwtui.sink.destination import DeliveryFailure
 from bwtui.sink.transactions import TransactionalSink
 
 _WAIT_SECONDS = 0.02
@@ -38,7 +38,7 @@ class RejectedRowFinder(BatchBisector):
         policy: RefusedRowPolicy,
         pulse: Callable[[], None],
         refused: Refused,
-        recorder: Recorder | None,
+        recorder: Recorder,
     ) -> None:
         super().__init__(sink, policy, pulse)
         self._transactions = sink
@@ -54,9 +54,8 @@ class RejectedRowFinder(BatchBisector):
         try:
             while sink.is_busy:
                 sink.poll(_WAIT_SECONDS)
-                if self._recorder is not None:
-                    # The commit may be waiting for the recording to reach the disk.
-                    self._recorder.settle(idle=True)
+                # The commit may be waiting for the recording to reach the disk.
+                self._recorder.settle(idle=True)
                 self._pulse()
             failures = self._policy.undelivered(sink.take_failures())
             if failures:

@@ -1,32 +1,57 @@
-"""Exactly-once delivery over all sessions of a run: where each starts, where Kafka transactions may end."""
+"""Exactly-once delivery over all sessions of a run: where each starts, where Kafka transactions may end.
 
+The functions at the end are the steps of a relay with --exactly-once before it streams.
+"""
+
+import dataclasses
+import struct
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Protocol, cast
 
 from bwtui.model.position import Position, RecordedPosition
 from bwtui.model.status import State
+from bwtui.pgoutput.decoder import decode
+from bwtui.pgoutput.frames import BODY_OFFSET, PAYLOAD_OFFSET, POSTGRES_EPOCH_US
+from bwtui.pgoutput.messages import Truncate
+from bwtui.recording.payloads import Transaction
 from bwtui.relay.backfill.stream_hook import BackfillStream as BesideStream
 from bwtui.relay.backfill.stream_hook import StreamHook
 from bwtui.relay.batch_bisector import RestartFromConfirmed
 from bwtui.relay.context import RelayContext
-from bwtui.relay.exactly_once.duplicate_filter import DuplicateFilter
-from bwtui.relay.exactly_once.duplicate_filter import FilterableSession as FrameStream
 from bwtui.relay.exactly_once.position_store import PositionStore
 from bwtui.relay.exactly_once.rejected_row_finder import Refused, RejectedRowFinder, WholeTransactionPolicy
-from bwtui.sink.base import DeliveryFailure
+from bwtui.relay.recorder import Recorder
+from bwtui.relay.row_handler import FrameFilter, RowHandler
+from bwtui.settings import RelaySettings
+from bwtui.sink.destination import DeliveryFailure, Sink
 from bwtui.sink.transactions import TransactionalSink
+from bwtui.source.connection import Connection, execute
+from bwtui.source.preflight import PreflightState, obstacle_to_make, wait_while
 
 _WAIT_SECONDS = 0.05
+_oid = struct.Struct(">I").unpack_from
+_lsn = struct.Struct(">Q").unpack_from
+_BEGIN, _TRUNCATE = map(ord, "BT")
+_CHANGES = tuple(map(ord, "IUDT"))
+#: Changes, and messages that no row depends on.
+_DROPPED = (*_CHANGES, *map(ord, "YOM"))
 
 
-class TransactionalSession(BesideStream, FrameStream, Protocol):
+class TransactionalSession(BesideStream, Protocol):
     """A session of the stream."""
+
+    filters: list[FrameFilter]
+
+    @property
+    def rows(self) -> RowHandler:
+        """The handler of row frames, which tracks the current transaction."""
 
     @property
     def careful_until(self) -> int: ...
 
-    def without_care(self) -> None:
+    def leave_careful_mode(self) -> None:
         """Leave careful mode and send batches of normal size."""
 
 
@@ -70,11 +95,11 @@ class TransactionalStream:
         is_careful = bool(session.careful_until) and (self._policy.is_sought or bool(self._sink.refused))
         self._policy.is_sought = False
         if is_careful:
-            stream.batch.careful = RejectedRowFinder(
+            stream.batch.bisector = RejectedRowFinder(
                 self._sink, self._policy, stream.while_settling, self._refused, self._context.recorder
             )
         else:
-            session.without_care()
+            session.leave_careful_mode()
         position = self._begin(is_careful=is_careful, is_new_pass=True)
         self._exactly.check_tables(position)
         self._exactly.check_history(position)
@@ -83,16 +108,15 @@ class TransactionalStream:
         # A chunk that was sent but not committed is sent again.
         self._exactly.position, self._exactly.chunks = position, dict(position.chunks)
         recorder = self._context.recorder
-        if recorder is not None:
-            recorder.begin_pass("stream", self._exactly.start_lsn, position)
-        DuplicateFilter(session, position, recorder)
+        recorder.begin_pass("stream", self._exactly.start_lsn, position)
+        session.filters.append(DuplicateFilter(session.rows, position, recorder))
         self._inner.begin_session(stream)
 
     def _begin(self, *, is_careful: bool, is_new_pass: bool) -> Position:
         context = self._context
-        ask = partial(context.patience.ask, context.destination.service.name)
+        call = partial(context.patience.call, context.destination.service.name)
         recorded = self._recorded(is_new_pass=is_new_pass)
-        producer, position = self._exactly.begin(ask, one_by_one=is_careful, recorded=recorded)
+        producer, position = self._exactly.begin(call, one_by_one=is_careful, recorded=recorded)
         self._sink.begin(producer, one_by_one=is_careful)
         self._is_careful = self._sink.is_eager = self._policy.is_alone = is_careful
         return position
@@ -110,7 +134,7 @@ class TransactionalStream:
         self._inner.turn(position, seconds, at_boundary=at_boundary, is_idle=is_idle)
         stream, sink = self._stream, self._sink
         assert stream is not None
-        if stream.batch.careful is not None:
+        if stream.batch.bisector is not None:
             failures = self._policy.undelivered(self.claim_failures(sink.take_failures()))
             if failures:
                 raise RestartFromConfirmed(failures)
@@ -118,7 +142,7 @@ class TransactionalStream:
             now = self._position(stream, position, at_boundary=at_boundary)
             sink.mark(now, is_whole=at_boundary, is_idle=is_idle)
             sink.commit_when_due()
-        if self._is_careful and stream.batch.careful is None and at_boundary:
+        if self._is_careful and stream.batch.bisector is None and at_boundary:
             self._end_care(stream)
 
     def _position(self, stream: TransactionalSession, passed: int, *, at_boundary: bool) -> Position:
@@ -133,13 +157,12 @@ class TransactionalStream:
         elif lsn == base.lsn:
             ordinal = max(rows.ordinal, base.ordinal or 0)
         server = self._exactly.server
-        mine = self._exactly.mine(lsn, ordinal, part, passed, server, rows.events, changes)
+        mine = self._exactly.covering(lsn, ordinal, part, passed, server, rows.events, changes)
         return replace(mine, recorded=self._recorded(is_new_pass=False))
 
     def _recorded(self, *, is_new_pass: bool) -> RecordedPosition | None:
         """Return how far the current session is recorded, or with ``is_new_pass`` the session that begins."""
-        recorder = self._context.recorder
-        return None if recorder is None else recorder.recorded(is_new_pass=is_new_pass)
+        return self._context.recorder.recorded(is_new_pass=is_new_pass)
 
     def _end_care(self, stream: TransactionalSession) -> None:
         """Return to requests of many messages."""
@@ -155,3 +178,102 @@ class TransactionalStream:
             return False
         stream.rows.part += 1
         return True
+
+
+class DuplicateFilter:
+    """Drops changes that Kafka already holds, until the frames are newer than a position.
+
+    BEGIN and COMMIT are handled, and not recorded. The relation of each row is announced all the same.
+    """
+
+    def __init__(self, rows: RowHandler, position: Position, recorder: Recorder) -> None:
+        self._rows = rows
+        self._position = position
+        self._recorder = recorder
+        self.is_over = False
+        #: Whether Kafka holds only a part of the current transaction, up to the ordinal of the position.
+        self._is_partial = False
+
+    def __call__(self, data: bytes) -> bytes | None:
+        tag, rows = data[PAYLOAD_OFFSET], self._rows
+        if tag == _BEGIN:
+            return self._begin(data)
+        if self._is_partial:
+            self._resume_when_reached()
+        if not rows.is_repeated or tag not in _DROPPED:
+            return data
+        if self._is_partial and tag in _CHANGES:
+            self._count(data)
+        else:
+            rows.skip()
+        return None
+
+    def _begin(self, data: bytes) -> bytes:
+        position, (commit_lsn,) = self._position, _lsn(data, BODY_OFFSET)
+        self.is_over = commit_lsn > position.lsn
+        self._rows.is_repeated = not self.is_over
+        self._is_partial = commit_lsn == position.lsn and position.ordinal is not None
+        return data
+
+    def _count(self, data: bytes) -> None:
+        """Count a change as `RowHandler` does, up to the last change that Kafka holds."""
+        if data[PAYLOAD_OFFSET] == _TRUNCATE:
+            message = decode(data[PAYLOAD_OFFSET:])
+            assert isinstance(message, Truncate)
+            oids = message.relation_oids
+        else:
+            oids = (_oid(data, BODY_OFFSET)[0],)
+        # Look up all of them, as `RowHandler` does: a route that is built once stays.
+        routes = [self._rows.routes[oid] for oid in oids]
+        if any(route is not None for route in routes):
+            self._rows.ordinal += 1
+            self._resume_when_reached()
+
+    def _resume_when_reached(self) -> None:
+        rows, position = self._rows, self._position
+        if rows.ordinal < (position.ordinal or 0):
+            return
+        self._is_partial = rows.is_repeated = False
+        rows.part, rows.events = position.part, dict(position.events)
+        committed = rows.committed + POSTGRES_EPOCH_US
+        self._recorder.resume(Transaction(rows.commit_lsn, committed, rows.xid, rows.ordinal))
+
+
+def exactly_of(settings: RelaySettings, sink: Sink, session: bytes) -> PositionStore | None:
+    """Return the position store of this run, or None without --exactly-once."""
+    return PositionStore(settings, sink, session) if isinstance(sink, TransactionalSink) else None
+
+
+def around(context: RelayContext, inner: StreamHook) -> StreamHook:
+    """Return the stream hook for backfills, wrapped in Kafka transactions with --exactly-once."""
+    return (
+        inner
+        if context.position_store is None
+        else TransactionalStream(context, context.position_store, inner)
+    )
+
+
+def wait_for_maker(connection: Connection, findings: PreflightState, on_wait: Callable[[str], None]) -> None:
+    """Wait until no other relay is creating the slot, and none can while ``connection`` is open.
+
+    A relay creates its slot before Kafka commits its snapshot. Until that commit, the slot looks like one
+    that a killed relay left. Raises RefusedError.
+    """
+    if findings.slot is not None:
+        wait_while(partial(obstacle_to_make, connection, findings.slot.name), on_wait)
+
+
+def begin(context: RelayContext, connection: Connection, findings: PreflightState) -> PreflightState:
+    """Make transactions wait for the recording, and drop a slot whose snapshot Kafka did not commit.
+
+    Such a slot exists if the relay was killed between creating it and the commit. No LSN of that slot was
+    confirmed, and read_committed consumers see no row of that snapshot.
+    """
+    position_store, slot, sink = context.position_store, findings.slot, context.sink
+    if context.recorder.is_recording and isinstance(sink, TransactionalSink):
+        sink.promise = partial(context.recorder.promise, soon=True)
+    if position_store is None or slot is None or not position_store.is_torn(slot):
+        return findings
+    execute(connection, "select pg_drop_replication_slot(%s)", slot.name)
+    context.checkpoint.forget()
+    return dataclasses.replace(findings, slot=None)

@@ -55,6 +55,7 @@ def readiness(measures: Measures) -> HealthResult:
         "condition": verdict.condition,
         "reasons": reasons,
         "verdict": verdict.sentence,
+        "verdict_code": verdict.code,
         "hint": verdict.hint,
         "not_proven": [entry.to_json() for entry in status.not_proven],
     }

@@ -48,9 +48,9 @@ class TransactionNote(NamedTuple):
 
 
 #: Messages by table for a large transaction; the table or tables of a small one; None if not determined.
-_Found = dict[str, int] | Relation | list[Relation] | None
+_Touched = dict[str, int] | Relation | list[Relation] | None
 #: The fields of `TransactionNote`, as a plain tuple because that is faster to create, and the tables.
-_Note = tuple[int, int, int, int, int, float, _Found]
+_Note = tuple[int, int, int, int, int, float, _Touched]
 T = TypeVar("T")
 
 
@@ -133,7 +133,7 @@ class TransactionLog:
     """The transactions of one run.
 
     `note`, `note_large`, `acknowledged` and `go_back` belong to the relay's thread, `tick` to one other
-    thread, and any thread may call `look`.
+    thread, and any thread may call `view`.
     """
 
     def __init__(self) -> None:
@@ -153,7 +153,7 @@ class TransactionLog:
         self._waiting: dict[tuple[int, int], _LoggedTransaction] = {}
         self._number = 0
         #: When small transactions were last dropped, by the monotonic clock.
-        self._left_out = float("-inf")
+        self._dropped_at = float("-inf")
         self._lock = threading.Lock()
 
     def acknowledged(self, span: DeliverySpan, now: float) -> None:
@@ -186,7 +186,7 @@ class TransactionLog:
         large = _taken(self._large)
         if len(fresh) >= _MOST:
             # Older notes may have been dropped.
-            self._left_out = now
+            self._dropped_at = now
             here = {id(noted) for noted in fresh}
             fresh[:0] = [noted for noted in large if id(noted) not in here]
         return fresh
@@ -230,7 +230,7 @@ class TransactionLog:
         for key in done:
             del self._waiting[key]
 
-    def look(self, confirmed_lsn: int, total: int) -> Transactions:
+    def view(self, confirmed_lsn: int, total: int) -> Transactions:
         """Return the list; of ``total`` transactions, those up to ``confirmed_lsn`` were acknowledged."""
         now = time.monotonic()
         clock = time.time() - now
@@ -240,7 +240,7 @@ class TransactionLog:
             large = {record for largest in self._largest for record in largest.records()}
             records = large.union(self._newest)
             entries = [_entry(record, clock, confirmed_lsn) for record in records]
-            newest, flooded = len(self._newest), now - self._left_out < 60 * _MINUTES
+            newest, flooded = len(self._newest), now - self._dropped_at < 60 * _MINUTES
         so_far = self.so_far() if self.so_far is not None else None
         return Transactions(
             time=clock + now,
@@ -264,12 +264,12 @@ def _taken(noted: deque[T]) -> list[T]:
     return [noted.popleft() for _ in range(len(noted))]
 
 
-def _tables(found: _Found) -> TransactionTables:
-    if found is None:
+def _tables(touched: _Touched) -> TransactionTables:
+    if touched is None:
         return TransactionTables()
-    if isinstance(found, dict):
-        return TransactionTables.of(found)
-    relations = found if isinstance(found, list) else (found,)
+    if isinstance(touched, dict):
+        return TransactionTables.of(touched)
+    relations = touched if isinstance(touched, list) else (touched,)
     return TransactionTables.of({relation.qualified_name: 0 for relation in relations})
 
 

@@ -4,8 +4,9 @@ A running engine listens on a Unix socket (mode 0600). Protocol: one JSON object
 Requests: ``{"request": "status"}``, ``{"request": "changes", "after": SEQUENCE}`` (at most the newest 500),
 ``{"request": "history", "after": UNIX SECONDS}`` (the last ten minutes, and from 0 also the tables' trends),
 ``{"request": "schemas"}``, ``{"request": "settings"}``, ``{"request": "auditing"}`` (an audit of the tables
-begins; the answer is this MOMENT), ``{"request": "audited", "verdict": VERDICT, "clean": [TABLE, …], "began":
-MOMENT, "servers": [[IDENTIFIER, STARTED, TIMELINE], …]}`` (the audit has ended, and read from these servers),
+begins; the answer is this MOMENT), ``{"request": "audited", "verdict": VERDICT, "clean": [TABLE, …],
+"differing": [TABLE, …], "began": MOMENT, "servers": [[IDENTIFIER, STARTED, TIMELINE], …]}`` (the audit has
+ended, and read from these servers),
 ``{"request": "healed", "lsn": LSN}`` (a comparison of all tables was clean since the slot was recreated at
 this LSN), ``{"request": "sent_beside", "topic": TOPIC, "records": NUMBER}`` (a repair is about to send these
 records itself), ``{"request": "stop"}``, and one for each service view of `bwtui.model.service_views`
@@ -40,6 +41,7 @@ from bwtui.model.service_views import Look, LookName, look_from_json
 from bwtui.model.status import ChangeSample, SchemaEntry, Status
 from bwtui.model.verdict import suspended
 from bwtui.relay.process import last_status
+from bwtui.relay.process.lock import is_held
 from bwtui.settings import RelaySettings
 from bwtui.state_folder import relay_names, state_folder
 
@@ -89,13 +91,33 @@ def is_likely(name: str) -> bool:
         return False
 
 
+def is_running(name: str) -> bool:
+    """Return whether a process is the relay called ``name``, as far as the current user may know."""
+    try:
+        return is_held(name)
+    except RefusedError:
+        return False
+
+
 def name_if_several(name: str) -> str:
     """Return ``name`` if a command needs it because other relays may run too; otherwise ""."""
     return name if any(is_likely(relay) for relay in relay_names() if relay != name) else ""
 
 
-class RelayUnresponsive(ConnectionFailed):
+class RelaySilent(ConnectionFailed):
+    """A process is the relay, and gives no answer: no other process may work on its files meanwhile."""
+
+
+class RelayUnresponsive(RelaySilent):
     """The relay runs, but does not answer: its process was suspended, or its machine is overloaded."""
+
+
+class RelayInTransition(RelaySilent):
+    """The relay's process runs, but does not listen: it is starting or ending."""
+
+    def __init__(self, name: str, hint: str = "") -> None:
+        hint = hint or f"run 'bwtui status {name}' in a few seconds"
+        super().__init__(f"relay {name} is starting or ending, and does not answer at present", hint)
 
 
 class RequestRefused(ConnectionFailed):
@@ -181,7 +203,11 @@ def report_audit(name: str, verdict: str, details: Mapping[str, Any], began: str
     ``details``: those of the audit's report; ``began``: see `begin_audit`. Ignores a relay that does not
     answer.
     """
-    results = {"clean": details.get("complete", []), "servers": details.get("servers", [])}
+    results = {
+        "clean": details.get("complete", []),
+        "differing": details.get("differing", []),
+        "servers": details.get("servers", []),
+    }
     with contextlib.suppress(ConnectionFailed):
         request(name, {"request": "audited", "verdict": verdict, "began": began, **results})
 
@@ -192,21 +218,21 @@ def announce_foreign_records(name: str, topic: str, records: int) -> None:
         request(name, {"request": "sent_beside", "topic": topic, "records": records})
 
 
-def send_again(name: str, wanted: BackfillRequest) -> str:
+def send_again(name: str, backfill: BackfillRequest) -> str:
     """Request that the relay called ``name`` backfill rows of a table; return the request's id.
 
     A list of keys is copied and counted before the relay answers. Raises RefusedError if the request can't be
     fulfilled, and ConnectionFailed, also for a relay whose version does not support backfills.
     """
     with _explained_version(name):
-        timeout = _LIST_SECONDS if wanted.keys else _SECONDS
-        return str(request(name, _submission(wanted), timeout))
+        timeout = _LIST_SECONDS if backfill.keys else _SECONDS
+        return str(request(name, _submission(backfill), timeout))
 
 
-def control_backfill(name: str, id: str, what: BackfillCommand) -> BackfillStatus:
+def control_backfill(name: str, id: str, command: BackfillCommand) -> BackfillStatus:
     """Pause, resume or end a backfill; return its status. Raises as `send_again` does."""
     with _explained_version(name):
-        return BackfillStatus.from_json(request(name, _control(id, what)))
+        return BackfillStatus.from_json(request(name, _control(id, command)))
 
 
 @contextlib.contextmanager
@@ -223,12 +249,12 @@ def _explained_version(name: str) -> Iterator[None]:
         ) from error
 
 
-def _submission(wanted: BackfillRequest) -> dict[str, Any]:
-    return {"request": "backfill", "of": dataclasses.asdict(wanted)}
+def _submission(backfill: BackfillRequest) -> dict[str, Any]:
+    return {"request": "backfill", "of": dataclasses.asdict(backfill)}
 
 
-def _control(id: str, what: BackfillCommand) -> dict[str, Any]:
-    return {"request": "backfill_control", "id": id, "what": what}
+def _control(id: str, command: BackfillCommand) -> dict[str, Any]:
+    return {"request": "backfill_control", "id": id, "what": command}
 
 
 class ControlClient:
@@ -262,7 +288,7 @@ class ControlClient:
         """Return every schema that the relay registered or looked up."""
         return [SchemaEntry(**data) for data in await self._ask({"request": "schemas"})]
 
-    async def look(self, name: LookName, about: Sequence[str] = (), *, glance: bool = False) -> Look:
+    async def fetch_view(self, name: LookName, about: Sequence[str] = (), *, glance: bool = False) -> Look:
         """Return the last service view of that name, and have it polled; a ``glance`` polls it rarely."""
         return look_from_json(
             name, await self._ask({"request": name, "about": list(about), "glance": glance})
@@ -333,6 +359,9 @@ def _is_stopped(pid: int) -> bool:
 
 
 def _not_running(name: str) -> ConnectionFailed:
+    """Return the error for a relay that does not listen."""
+    if is_running(name):
+        return RelayInTransition(name)
     return ConnectionFailed(
         f"no relay called {name} is running",
         "start one with 'bwtui connect', or choose another: 'bwtui status' lists the running relays",

@@ -32,14 +32,14 @@ EFFECTS: Mapping[str, str] = {
     "send": "bwtui.sink.kafka:KafkaSink._hand_over",
     "acknowledge": "bwtui.relay.ack:Acknowledgements.advance",
     "state": "bwtui.relay.slot_checkpoint:SlotCheckpointStore._write",
-    "confirm": "bwtui.source.raw.stream:ReplicationStream.send_status",
+    "confirm": "bwtui.source.raw_stream:ReplicationStream.send_status",
     "record": "bwtui.recording.journal:Journal._append",
-    "sync": "bwtui.recording.segment:SegmentWriter.sync",
-    "finish": "bwtui.recording.segment:SegmentWriter.finish",
+    "sync": "bwtui.recording.journal:SegmentWriter.sync",
+    "finish": "bwtui.recording.journal:SegmentWriter.finish",
     "progress": "bwtui.relay.backfill.store:BackfillStore._write",
-    "heal": "bwtui.relay.healing.heal_state:HealStateStore._write",
+    "heal": "bwtui.relay.healing.heal:HealStateStore._write",
     "fence": "bwtui.sink.transactions:TransactionalSink.connect",
-    "commit": "bwtui.sink.transaction_commits:PendingCommit._commit",
+    "commit": "bwtui.sink.transactions:PendingCommit._commit",
 }
 #: For functions that are called constantly: whether a call has an effect.
 _HAS_EFFECT: Mapping[str, Callable[[Any], bool]] = {
@@ -74,11 +74,11 @@ def _around(
     original: Callable[..., Any], hit: "_Failpoint", side: str, has_effect: Callable[[Any], bool] | None
 ) -> Callable[..., Any]:
     @functools.wraps(original)
-    def instead(*args: Any, **given: Any) -> Any:
+    def instead(*args: Any, **keywords: Any) -> Any:
         counts = has_effect is None or has_effect(args[0])
         if counts and side == "before":
             hit()
-        result = original(*args, **given)
+        result = original(*args, **keywords)
         if counts and side == "after":
             hit()
         return result

@@ -80,7 +80,13 @@ def _with_ledger(status: Status) -> Status:
     try:
         data = json.loads(ledger_path(state_folder(status.name), status.slot).read_text(encoding="utf-8"))
         entries = tuple(
-            UnprovenTable(table, entry["since_lsn"], f"it {entry['reason']}", entry["command"])
+            UnprovenTable(
+                table,
+                entry["since_lsn"],
+                f"it {entry['reason']}",
+                entry["command"],
+                entry.get("advice", ""),
+            )
             for table, entry in sorted(data["not_proven"].items())
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -104,8 +110,8 @@ def at_the_end(status: Status, error: BwtuiError | None, code: int, at: float) -
         entries = (*entries, ErrorEntry(at, "fatal", None, error.message, error.hint))
     confirmed = format_lsn(status.confirmed_lsn) if status.confirmed_lsn else ""
     message, hint = (error.message, error.hint) if is_failed and error is not None else (None, None)
-    unfinished = status.first_snapshot.left if status.first_snapshot else _unfinished_export(status)
-    verdict = ended(message, hint, confirmed=confirmed, left=unfinished, at=at)
+    unfinished = status.first_snapshot.remaining_work if status.first_snapshot else _unfinished_export(status)
+    verdict = ended(message, hint, confirmed=confirmed, remaining_work=unfinished, at=at)
     return with_gaps(
         replace(
             status,
@@ -132,7 +138,7 @@ def describe(status: Status) -> str:
     """Return what is known of a killed run, in one sentence."""
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(status.time))
     return (
-        f"its last run (pid {status.pid}, slot {status.slot}) was killed, or its disk was "
+        f"relay {status.name} (pid {status.pid}, slot {status.slot}) was killed, or its disk was "
         f"full, after {when}: see {log_path(status.name)}, and start it again with the same "
         f"settings; 'bwtui status {status.name} --json' shows its last status"
     )

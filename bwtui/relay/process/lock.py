@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bwtui.errors import RefusedError
 from bwtui.file_errors import file_failed
-from bwtui.state_folder import LOCK_NAME, state_folder
+from bwtui.state_folder import LOCK_NAME, STATE_HOME_HINT, state_folder
 
 #: `is_held` takes the lock briefly, so one failed attempt does not prove that a relay runs.
 _PATIENCE = 0.5
@@ -40,7 +40,8 @@ class RelayLock:
                 os.close(descriptor)
                 raise RefusedError(
                     f"a relay called {name} is already running",
-                    f"watch it with 'bwtui attach {name}', or start this one with a different --name",
+                    f"watch it with 'bwtui attach {name}', or start a second relay with a slot and a name of "
+                    "its own: -s SLOT, without --name or with a different one",
                 )
             time.sleep(0.02)
         return cls(name, descriptor)
@@ -66,8 +67,8 @@ def is_held(name: str) -> bool:
     except FileNotFoundError:
         return False
     except OSError as error:
-        what = f"can't determine whether relay {name} is running: can't open {path}"
-        raise file_failed(what, error, RefusedError) from error
+        problem = f"can't determine whether relay {name} is running: can't open {path}"
+        raise file_failed(problem, error, RefusedError) from error
     try:
         # A shared lock, so that two callers do not mistake each other for a relay.
         return not _try_lock(descriptor, fcntl.LOCK_SH)
@@ -93,7 +94,7 @@ def private_folder(path: Path) -> Path:
     except OSError as error:
         raise RefusedError(
             f"can't use the folder {path}: {error.strerror}",
-            "set BWTUI_STATE_HOME to a folder that you may write to",
+            STATE_HOME_HINT,
         ) from error
     return path
 

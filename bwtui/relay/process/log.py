@@ -54,7 +54,7 @@ class JsonLogFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         details: dict[str, object] = getattr(record, "details", {})
-        told: dict[str, object] = {
+        fields: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "event": getattr(record, "event", OTHERS),
@@ -64,10 +64,10 @@ class JsonLogFormatter(logging.Formatter):
             **{key: value for key, value in details.items() if value is not None},
         }
         if record.exc_info:
-            told["exception"] = self.formatException(record.exc_info)
+            fields["exception"] = self.formatException(record.exc_info)
         # Before conversion to JSON, which would put a backslash before the character that ends a password.
         masked = {
-            key: mask_connection(value) if isinstance(value, str) else value for key, value in told.items()
+            key: mask_connection(value) if isinstance(value, str) else value for key, value in fields.items()
         }
         return json_text(masked)
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from bwtui.crash import crash, frames
-from bwtui.cycles import look_rarely
+from bwtui.cycles import collect_rarely
 from bwtui.errors import BwtuiError, Interrupted
 from bwtui.model.events import event
 from bwtui.model.gaps import key_of
@@ -81,7 +81,7 @@ def run(
     """
     name = settings.relay_name
     # A row creates objects that live until Kafka has acknowledged it, and no reference cycles.
-    look_rarely()
+    collect_rarely()
     # Files in the engine's folder are private.
     os.umask(0o077)
     outcome.clear(name)
@@ -252,12 +252,16 @@ def main(factory: EngineFactory = real_engine) -> int:
     name = settings.relay_name
     log_to_stderr(name, settings.log_format)
     ended = run(settings, RelayLock.inherited(name, handed["lock"]), log_listener(name), factory)
-    # For an interrupted engine the line about its state already says so.
+    log_failure(ended)
+    return ended.exit_code
+
+
+def log_failure(ended: RunOutcome) -> None:
+    """Log the error that ended a relay; for an interrupted one, the line about its state already says so."""
     if ended.message is not None and ended.exit_code != Interrupted.exit_code:
         hint = f" (hint: {ended.hint})" if ended.hint and json_lines() is None else ""
         extra = event("failed", exit_code=ended.exit_code, hint=ended.hint)
         _log.error("%s%s", ended.message, hint, extra=extra)
-    return ended.exit_code
 
 
 if __name__ == "__main__":

@@ -6,30 +6,38 @@ that are built together share the wait: their topics are created in one request,
 registered concurrently.
 """
 
+import json
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple, dataclass, field
 from functools import partial
+from pathlib import Path
+from typing import Any
 
+from bwtui.durable_files import write_atomically
 from bwtui.encode.avro import BoundEncoder, TableEncoder, build_encoder
 from bwtui.encode.json import JsonEncoder
-from bwtui.encode.local_registry import LocalRegistry
 from bwtui.encode.names import QualifiedName, RecordOwners, colliding_topics, subject_names, topic_name
-from bwtui.encode.registry import RegisteredSchema, SchemaRegistry
+from bwtui.encode.registry import LocalRegistry, RegisteredSchema, SchemaRegistry
 from bwtui.encode.schema import SchemaStyle
 from bwtui.errors import BwtuiError, RefusedError, RowError, ServiceRefused
 from bwtui.model.status import SchemaEntry
 from bwtui.pgoutput.messages import Relation
-from bwtui.relay.coverage.ledger import Coverage
-from bwtui.relay.routes.catalog_cache import CatalogCache
+from bwtui.relay.healing.coverage_ledger import Coverage, SentSchemas
 from bwtui.relay.routes.route import EncoderRecipe, TableRoute
 from bwtui.relay.run_state import RunState, TableCounters
 from bwtui.relay.service_retry import ServiceRetry
 from bwtui.settings import RelaySettings
 from bwtui.sink.destination import Limits, SinkService, TopicLimits
 from bwtui.source import replica_identity
-from bwtui.source.catalog import TableFilter, TableInfo, attributes, load_types
-from bwtui.source.column_history import former_identity, former_primary_key
+from bwtui.source.catalog import (
+    TableFilter,
+    TableInfo,
+    attributes,
+    former_identity,
+    former_primary_key,
+    load_types,
+)
 from bwtui.source.connection import holds_any_bytes
 from bwtui.types.registry import TypeInfo, is_built_in
 
@@ -74,7 +82,7 @@ class Router:
         registry: SchemaRegistry | LocalRegistry,
         report: RunState,
         patience: ServiceRetry,
-        catalog_memory: CatalogCache | None = None,
+        catalog_memory: "CatalogCache | None" = None,
         on_topics: Callable[[Limits], None] = lambda limits: None,
         coverage: Coverage | None = None,
     ) -> None:
@@ -91,8 +99,6 @@ class Router:
         self._style = SchemaStyle.of(settings)
         self._records = RecordOwners(settings.namespace)
         self._topics: dict[str, str] = {}
-        #: Key columns and key schema of the newest route of each topic.
-        self._keyed: dict[str, tuple[tuple[str, ...], int | None]] = {}
 
     def route(self, relation: Relation, *, with_room: bool = False) -> TableRoute | None:
         """Return the route of ``relation``, or None if its table is filtered out; see `routes`."""
@@ -112,7 +118,17 @@ class Router:
             for draft in chosen:
                 if isinstance(draft.refusal, ServiceRefused):
                     raise draft.refusal
-        return [None if draft is None else self._finish(draft) for draft in drafts]
+        routes = [None if draft is None else self._finish(draft) for draft in drafts]
+        self._coverage.record_schemas(
+            {
+                route.relation.qualified_name: SentSchemas(
+                    route.key_columns, route.counters.key_schema_id, route.counters.value_schema_id
+                )
+                for route in routes
+                if route is not None and route.refusal is None
+            }
+        )
+        return routes
 
     def still_holds(self, route: TableRoute) -> bool:
         """Whether ``route`` is still valid for its relation after a repeated announcement.
@@ -137,7 +153,7 @@ class Router:
 
     def _draft(self, relation: Relation, with_room: bool) -> _RouteDraft | None:
         # Record excluded tables, too: what is written under their names is in no topic.
-        self._coverage.sends(relation.oid, relation.qualified_name)
+        self._coverage.sends(relation)
         if not self._filter(relation):
             return None
         counters = self._report.table(relation.qualified_name)
@@ -152,7 +168,7 @@ class Router:
                 claim_records(self._records, draft.relation)
                 draft.keys = self._keys(draft)
                 if not draft.keys and not self._settings.allow_unkeyed:
-                    if self._patience.look(partial(attributes, oid=draft.relation.oid)):
+                    if self._patience.query(partial(attributes, oid=draft.relation.oid)):
                         raise self._unkeyed(draft.relation)
                     text = "the table was dropped, so its key is unknown: its messages have a null key"
                     draft.counters.note(text)
@@ -165,19 +181,13 @@ class Router:
         if not is_keyed:
             return
         service = self._service
-        limits_of = self._patience.ask(service.name, lambda: service.ensure_topics(is_keyed))
+        limits_of = self._patience.call(service.name, lambda: service.ensure_topics(is_keyed))
         service.take_limits(limits_of)
         self._on_topics(limits_of)
         for draft in drafts:
             limits = limits_of[draft.topic]
-            if isinstance(limits, RefusedError):
-                draft.refusal = limits
-            elif limits.compacted and not draft.keys:
-                draft.refusal = RefusedError(
-                    f"topic {draft.topic} is compacted, but {draft.name} has no key",
-                    f"set cleanup.policy=delete on topic {draft.topic}, or give the table a primary key",
-                )
-            else:
+            draft.refusal = topic_refusal(draft.topic, limits, draft.name, keyed=bool(draft.keys))
+            if isinstance(limits, TopicLimits):
                 draft.limits = limits
 
     def _make_encoders(self, drafts: Sequence[_RouteDraft]) -> None:
@@ -189,7 +199,7 @@ class Router:
                 if self._settings.output_format == "json":
                     draft.bound = JsonEncoder(relation, keys, draft.types)
                     continue
-                draft.any_bytes = self._patience.look(holds_any_bytes)
+                draft.any_bytes = self._patience.query(holds_any_bytes)
                 encoder = build_encoder(
                     relation, keys, draft.types, draft.any_bytes, draft.with_room, self._style
                 )
@@ -213,7 +223,7 @@ class Router:
             partial(self._register_one, subject, schema, subject in new) for *_, subject, schema in schemas
         ]
         ids: dict[tuple[str, str], int] = {}
-        results = self._patience.ask_all("the schema registry", calls)
+        results = self._patience.call_all("the schema registry", calls)
         for (draft, part, _, _), answer in zip(schemas, results, strict=True):
             if isinstance(answer, BwtuiError):
                 draft.refusal = draft.refusal or answer
@@ -230,7 +240,7 @@ class Router:
         """Return the subjects without a schema so far; skip the query if there are only a few."""
         if len(subjects) < _SUBJECTS_MANY or not isinstance(self._registry, SchemaRegistry):
             return set()
-        return set(subjects).difference(self._patience.ask("the schema registry", self._registry.subjects))
+        return set(subjects).difference(self._patience.call("the schema registry", self._registry.subjects))
 
     def _register_one(self, subject: str, schema: str, is_new: bool) -> RegisteredSchema:
         if isinstance(self._registry, SchemaRegistry):
@@ -254,11 +264,6 @@ class Router:
         route = TableRoute(relation, topic, draft.keys, counters, draft.bound, draft.limits)
         route.in_part = draft.in_part
         route.recipe = EncoderRecipe(draft.types, draft.any_bytes, draft.with_room)
-        keyed = (draft.keys, counters.key_schema_id)
-        if self._keyed.get(topic, keyed) != keyed:
-            reason = "has a new key: its topic may hold rows under the former key"
-            self._coverage.mark(relation.qualified_name, reason)
-        self._keyed[topic] = keyed
         return route
 
     def _claim(self, topic: str, name: str) -> None:
@@ -280,18 +285,18 @@ class Router:
         """Return the key columns. Raises RefusedError if they are not all published."""
         relation, oid = draft.relation, draft.relation.oid
         refused = self._catalog_memory.refused_key(oid)
-        missing, draft.in_part = self._patience.look(
+        missing, draft.in_part = self._patience.query(
             lambda c: replica_identity.missing_columns(c, self._settings, relation, refused)
         )
         if missing:
             self._catalog_memory.refuse_key(oid, missing)
-            raise self._patience.look(
+            raise self._patience.query(
                 lambda c: replica_identity.refusal(c, self._settings, oid, draft.name, missing)
             )
         marked = tuple(column.name for column in relation.columns if column.is_key)
         if relation.replica_identity == "f":
             # Under FULL the RELATION marks every column, so the primary key must come from the catalog.
-            now = self._patience.look(partial(attributes, oid=oid))
+            now = self._patience.query(partial(attributes, oid=oid))
             key = former_primary_key(relation, now) if now else None
             if key is None:
                 # The table was dropped, or its key was renamed beyond recognition, after the rows that follow
@@ -302,14 +307,14 @@ class Router:
         elif not marked:
             # Rows that were inserted before the table got its key, perhaps in the transaction that created
             # both.
-            now = self._patience.look(partial(attributes, oid=oid))
+            now = self._patience.query(partial(attributes, oid=oid))
             if marked := former_identity(relation, now) or ():
                 self._coverage.mark(draft.name, "got its key after rows were written")
         self._catalog_memory.remember_key(oid, marked)
         return marked
 
     def _unkeyed(self, relation: Relation) -> RefusedError:
-        return self._patience.look(
+        return self._patience.query(
             lambda connection: replica_identity.unkeyed_refusal(connection, [relation])
         )
 
@@ -317,7 +322,7 @@ class Router:
         oids = [c.type_oid for c in relation.columns if not is_built_in(c.type_oid)]
         if not oids:
             return {}
-        return self._catalog_memory.types(self._patience.look(partial(load_types, oids=oids)))
+        return self._catalog_memory.types(self._patience.query(partial(load_types, oids=oids)))
 
 
 def name_topics(settings: RelaySettings, report: RunState, tables: Sequence[TableInfo]) -> None:
@@ -331,6 +336,20 @@ def name_topics(settings: RelaySettings, report: RunState, tables: Sequence[Tabl
         topics[counters.topic] = table.qualified_name
     for group in colliding_topics(topics):
         raise topics_collide([topics[topic] for topic in group], group)
+
+
+def topic_refusal(
+    topic: str, limits: TopicLimits | RefusedError, table: str, *, keyed: bool
+) -> RefusedError | None:
+    """Return the error if rows of ``table`` can't be sent to ``topic``, whose limits were read."""
+    if isinstance(limits, RefusedError):
+        return limits
+    if keyed or not limits.compacted:
+        return None
+    return RefusedError(
+        f"topic {topic} is compacted, but {table} has no key",
+        f"set cleanup.policy=delete on topic {topic}, or give the table a primary key",
+    )
 
 
 def refuse_shared(settings: RelaySettings, topic: str, table: str) -> None:
@@ -377,4 +396,77 @@ def _notes(relation: Relation, keys: tuple[str, ...]) -> tuple[str, ...]:
     order = "unkeyed: messages have a null key and no guaranteed order"
     if relation.replica_identity == "f":
         return (order,)
-    return order, "unkeyed: updates and deletes are not captured (REPLICA IDENTITY FULL captures them)"
+    return order, "unkeyed: updates and deletes are not captured (REPLICA IDENTITY FULL captures updates)"
+
+
+class CatalogCache:
+    """Types by oid and, by the table's oid, its key columns and those that a publication once left out.
+
+    The replication stream identifies a column's type by its number alone, and under REPLICA IDENTITY FULL it
+    does not identify the key. PostgreSQL's catalog describes the present: a domain or a table that was
+    dropped since is no longer in it. So the relay keeps earlier answers in its state folder, across restarts.
+    """
+
+    def __init__(self, path: Path | None = None, system_identifier: str = "", database: str = "") -> None:
+        """Open the file, ignoring one of a different server or database. Without a path nothing is stored."""
+        self._path = path
+        self._identity = [system_identifier, database]
+        self._types: dict[int, TypeInfo] = {}
+        self._keys: dict[int, tuple[str, ...]] = {}
+        self._refused: dict[int, tuple[str, ...]] = {}
+        if path is not None:
+            self._load(path)
+
+    def types(self, present: Mapping[int, TypeInfo]) -> dict[int, TypeInfo]:
+        """Store the ``present`` types, and return all types ever seen; the present ones take precedence."""
+        merged = self._types | dict(present)
+        if merged != self._types:
+            self._types = merged
+            self._write()
+        return merged
+
+    def key(self, oid: int) -> tuple[str, ...]:
+        """Return the key columns that the table had when it was last seen; none if it was never seen."""
+        return self._keys.get(oid, ())
+
+    def remember_key(self, oid: int, columns: tuple[str, ...]) -> None:
+        """Store a table's key columns."""
+        if self._keys.get(oid) != columns:
+            self._keys[oid] = columns
+            self._write()
+
+    def refused_key(self, oid: int) -> tuple[str, ...]:
+        """Return the key columns whose absence made the relay refuse rows of the table; usually none."""
+        return self._refused.get(oid, ())
+
+    def refuse_key(self, oid: int, missing: tuple[str, ...]) -> None:
+        """Store that rows lacked these columns: the catalog may not show a trace of it any more."""
+        if self._refused.get(oid) != missing:
+            self._refused[oid] = missing
+            self._write()
+
+    def _load(self, path: Path) -> None:
+        try:
+            data: dict[str, Any] = json.loads(path.read_text())
+            if data["identity"] == self._identity:
+                self._types = {row[0]: TypeInfo(*row) for row in data["types"]}
+                self._keys = {int(oid): tuple(columns) for oid, columns in data["keys"].items()}
+                refused = data.get("refused", {})
+                self._refused = {int(oid): tuple(columns) for oid, columns in refused.items()}
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+            # The cache is optional: the catalog is queried again for whatever is lost here.
+            self._types, self._keys, self._refused = {}, {}, {}
+
+    def _write(self) -> None:
+        if self._path is None:
+            return
+        types = [astuple(info) for info in self._types.values()]
+        tables = {"keys": self._keys, "refused": self._refused}
+        text = json.dumps({"identity": self._identity, "types": types, **tables})
+        try:
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_atomically(self._path, text)
+        except OSError:
+            # The slot checkpoint is in the same folder, and its own error ends the relay with a clear
+            # message.
+            return

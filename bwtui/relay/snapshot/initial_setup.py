@@ -3,27 +3,33 @@
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import psycopg2
 
+from bwtui.blocking import check_stop
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
 from bwtui.model.events import event
 from bwtui.relay.backfill.chunk_snapshot import ChunkSnapshot
 from bwtui.relay.backfill.joined_tables import JoinedTables
 from bwtui.relay.context import RelayContext
-from bwtui.relay.snapshot.interruptible import check_alive, interruptible
-from bwtui.relay.snapshot.snapshot_copier import SnapshotCopier
-from bwtui.relay.snapshot.snapshot_run import SnapshotRun
+from bwtui.relay.routes.route import TableRoute
+from bwtui.relay.snapshot.snapshot_copier import SnapshotCopier, check_alive, interruptible
+from bwtui.relay.snapshot.worker_handle import LocalWorkerHandle
+from bwtui.relay.snapshot.worker_pool import WorkerPool, cores, tasks_for, workers_for
+from bwtui.relay.snapshot.worker_protocol import StartWorker
 from bwtui.relay.watch.topic_watch import TopicWatch
+from bwtui.sink.destination import Message, Offsets
 from bwtui.source import publication, slot
 from bwtui.source.catalog import TableInfo
 from bwtui.source.connection import Connection, connect
-from bwtui.source.failover.stream_server import reached_server
+from bwtui.source.hosts import complete
 from bwtui.source.preflight import PreflightState, chosen_tables, obstacle_to_make, wait_while
-from bwtui.source.raw.session import connect_raw
-from bwtui.source.raw.timeline import identify
+from bwtui.source.raw_session import connect_raw
+from bwtui.source.raw_stream import identify, reached_server
 from bwtui.source.slot import TemporarySlot
 from bwtui.source.snapshot import (
     SnapshotTable,
@@ -32,9 +38,19 @@ from bwtui.source.snapshot import (
     import_snapshot,
     load_tables,
     lock_tables,
+    sizes,
     tables_at_export,
 )
 from bwtui.source.table_facts import read_facts
+
+if TYPE_CHECKING:
+    from bwtui.relay.snapshot.spark_worker_pool import SparkWorkerPool
+import sqlite3
+from collections.abc import Iterator
+
+from bwtui.model.delivery import DeliverySpan
+from bwtui.sink.destination import KeyRecord
+from bwtui.sink.topics import BATCH, each, in_batches, keys_on_disk
 
 _log = logging.getLogger(__name__)
 #: Maximum number of exports of a snapshot, if a table is altered right after each export.
@@ -110,8 +126,8 @@ class InitialSetup:
                 "stop the other relay, then start this one again to continue from that slot",
             )
 
-    def _waiting(self, what: str) -> None:
-        self._report.detail = what
+    def _waiting(self, detail: str) -> None:
+        self._report.detail = detail
 
     def _check_publications(self, connection: Connection, expected: tuple[str, ...]) -> None:
         """Make sure that the publications are unchanged: a snapshot has no tables of a missing publication.
@@ -142,14 +158,14 @@ class InitialSetup:
         try:
             for _ in range(_EXPORTS):
                 self._report.detail = "creating a temporary slot and its snapshot"
-                self._report.account.turn_to("catalog")
+                self._report.clock.turn_to("catalog")
                 with interruptible(connection, self._context.stop_requested):
                     published = publication.published_tables(connection, publications)
                     before = chosen_tables(connection, self._settings, published)
                 # This waits for every transaction that is open now.
-                self._report.account.turn_to("slot")
+                self._report.clock.turn_to("slot")
                 temporary = self._context.patience.calls.make(self._export)
-                self._report.account.turn_to("catalog")
+                self._report.clock.turn_to("catalog")
                 importer = import_snapshot(self._context.patience.server.connect(), temporary.snapshot)
                 try:
                     with interruptible(importer, self._context.stop_requested):
@@ -204,15 +220,15 @@ class InitialSetup:
         published = publication.published_tables(importer, publications)
         self._check_publications(present, publications)
         tables = chosen_tables(importer, self._settings, published)
-        account = self._report.account
+        clock = self._report.clock
         # This may wait for locks of other sessions.
-        with account.during("locks"):
-            lock_tables(importer, tables, account.answered)
+        with clock.during("locks"):
+            lock_tables(importer, tables, clock.answered)
         oids = {table.oid for table in (*before, *tables)}
         oids.update(tables_at_export(importer, present, published))
         check_unchanged(importer, present, publications, sorted(oids))
         self._joined.begin(importer, publications, tables)
-        return load_tables(importer, tables, published, account.answered)
+        return load_tables(importer, tables, published, clock.answered)
 
     def _copy(
         self,
@@ -222,31 +238,30 @@ class InitialSetup:
         tables: list[SnapshotTable],
     ) -> None:
         lsn = temporary.consistent_point
-        copying = SnapshotRun(self._context, temporary, partial(self._ask, connection))
+        copying = SnapshotRun(self._context, temporary, partial(self._check_reservation, connection))
         self._on_phase(copying, temporary.name)
         exactly, beside = self._context.position_store, self._beside(tables)
         if exactly is not None:
             exactly.begin_snapshot(self._context.patience.calls, lsn)
         copying.run(importer, tables, beside)
         # Record changes of topics in the meantime before the slot exists.
-        self._context.patience.ask(
+        self._context.patience.call(
             self._context.service.name, partial(self._topics.look, with_beginnings=False)
         )
-        with self._report.account.during("state"):
-            self._first.ask(beside)
+        with self._report.clock.during("state"):
+            self._first.store_tasks(beside)
             # From here on a slot at this LSN is ours, with tables that are not done.
             self._first.begin(lsn)
         # Create the slot before its checkpoint is stored. A kill in between leaves a slot at the LSN that is
         # stored with the unfinished snapshot; the reverse order would leave a checkpoint of a slot that never
         # existed.
-        with self._report.account.during("catalog"):
+        with self._report.clock.during("catalog"):
             slot.make_permanent(connection, temporary.name, self._settings.slot)
         if exactly is not None:
             # After the slot: a slot whose snapshot is not committed is dropped at the next start.
             exactly.end_snapshot(copying.while_committing, lsn)
-            if self._context.recorder is not None:
-                self._context.recorder.deliveries.committed()
-        with self._report.account.during("state"):
+            self._context.recorder.committed()
+        with self._report.clock.during("state"):
             self._context.checkpoint.remember(lsn, sent_lsn=lsn)
         self._first.note_slot_created()
         self._report.confirmed_lsn = lsn
@@ -260,7 +275,7 @@ class InitialSetup:
             return []
         return [table.relation.qualified_name for table in tables if table.has_key]
 
-    def _ask(self, connection: Connection) -> None:
+    def _check_reservation(self, connection: Connection) -> None:
         """Check that the reservation of the slot is still held: it ends with this session."""
         check_alive(
             connection,
@@ -282,3 +297,379 @@ class InitialSetup:
             _log.warning(
                 "could not drop publication %s", ", ".join(publications), extra=event("publication_left")
             )
+
+
+class SnapshotRun(SnapshotCopier):
+    """Takes a snapshot, and returns when every row of it is durable."""
+
+    _context: RelayContext
+
+    def __init__(
+        self, context: RelayContext, temporary: TemporarySlot, check_reservation: Callable[[], None]
+    ) -> None:
+        """``temporary`` has exported the snapshot; ``check_reservation`` is as in `SnapshotCopier`."""
+        super().__init__(context, temporary.consistent_point, temporary.time_ms, check_reservation)
+        self._snapshot = temporary.snapshot
+        self._pool: WorkerPool | None = None
+
+    def run(
+        self, connection: Connection, tables: Sequence[SnapshotTable], beside: Collection[str] = ()
+    ) -> None:
+        """Copy ``tables`` through ``connection``, which has imported the snapshot.
+
+        Tables that ``beside`` names are backfilled later, while the relay streams: this only prepares them,
+        and removes what an earlier attempt sent.
+
+        Raises StopRequested, RowError, RefusedError (no right to read a table) or ConnectionFailed.
+        """
+        self._context.recorder.begin_pass("snapshot", self._lsn)
+        for table in tables:
+            counters = self._context.report.table(table.relation.qualified_name)
+            counters.snapshot_state = "pending"
+            counters.snapshot_estimate = table.estimate
+        self._context.report.clock.turn_to("work")
+        routes = self._prepare(tables)
+        before = self._context.checkpoint.unfinished_marks()
+        sessions = self._context.checkpoint.unfinished_sessions()
+        self._routes = {route.topic: route for route in routes if route is not None}
+        begun = self._remember_ends(list(self._routes.values()), before)
+        chosen = [
+            (table, route)
+            for table, route in zip(tables, routes, strict=True)
+            if route is not None and table.relation.qualified_name not in beside
+        ]
+        self._copy_all(connection, chosen)
+        self._context.report.clock.turn_to("work")
+        self._context.report.detail = "waiting until every row of the snapshot is durable"
+        self._batch.flush()
+        self._wait_until_durable()
+        self._remove_leftovers(before, begun, sessions)
+        # Everything is delivered up to the consistent point; while recording, it must be recorded as well.
+        self._acks.keepalive(self._lsn)
+        self._wait_until_durable()
+
+    def while_committing(self) -> None:
+        """Keep the recording running while the snapshot is committed. Raises StopRequested, StateFailed."""
+        self._context.recorder.settle(idle=True)
+        check_stop(self._context.stop_requested)
+
+    # -- with several processes ------------------------------------------------------------------------------
+
+    def _copy_all(self, connection: Connection, chosen: Sequence[tuple[SnapshotTable, TableRoute]]) -> None:
+        # With --exactly-once the snapshot is one transaction of one producer.
+        crew = self._crew(connection) if chosen and self._context.position_store is None else None
+        try:
+            self._pool = self._pool_for(connection, chosen, crew)
+            unread = self._pool.run() if self._pool is not None else []
+            if self._pool is not None:
+                self._check_locks_held(connection)
+            if crew is not None:
+                crew.end(self.pulse)
+        finally:
+            if crew is not None:
+                crew.close()
+        if self._pool is None:
+            for table, route in chosen:
+                self._copy(connection, table, route)
+            return
+        for task in unread:
+            for table in task.tables:
+                answers = self._pool.answers
+                self._copy(connection, table, answers.route_of(table))
+                answers.numbered[table.relation.qualified_name] = self._ordinal
+
+    def _check_locks_held(self, connection: Connection) -> None:
+        """Check that the session that has locked all tables lived while workers read.
+
+        Raises ConnectionFailed.
+
+        Without its locks a table may have been rewritten, which looks empty to the workers' snapshot
+        (PostgreSQL documentation, "MVCC Caveats"), and the stream contains no rows of a rewrite.
+        """
+        check_alive(
+            connection,
+            self._context.stop_requested,
+            "the session that locks the tables ended, so a table that was rewritten in the "
+            "meantime may have been read as empty",
+            "start the relay again: it reads all tables from scratch",
+        )
+
+    def _crew(self, connection: Connection) -> "SparkWorkerPool | None":
+        """Return the workers of a Spark cluster; None without --spark-master, or if Spark can't start."""
+        context, master = self._context, self._context.settings.spark_master
+        if not master:
+            return None
+        from bwtui.relay.snapshot.spark_worker_pool import SparkWorkerPool, reachable
+
+        context.report.detail = f"starting Spark at {master}"
+        # This takes seconds, in which nothing is at fault, and no row is waiting.
+        context.report.clock.turn_to("room")
+        crew = SparkWorkerPool(
+            context.report, {**context.settings.to_json(), "postgres": reachable(connection)}
+        )
+        try:
+            crew.open(master, self.pulse)
+        except BwtuiError as error:
+            crew.close()
+            reason = (
+                f"the Spark cluster can't take the snapshot, so the relay takes it itself: {error.message}"
+            )
+            context.report.error("notice", type(error)(reason, error.hint))
+            return None
+        except BaseException:
+            crew.close()
+            raise
+        return crew
+
+    def _first_ordinal(self, table: str) -> int:
+        return self._pool.answers.numbered.get(table, 0) if self._pool is not None else 0
+
+    def _pool_for(
+        self,
+        connection: Connection,
+        chosen: Sequence[tuple[SnapshotTable, TableRoute]],
+        crew: "SparkWorkerPool | None",
+    ) -> WorkerPool | None:
+        """Return the pool of workers; None if one process reads alone.
+
+        With --exactly-once the snapshot is one transaction, and so always read by one process.
+        """
+        context = self._context
+        if context.position_store is not None or not chosen:
+            return None
+        table_sizes = sizes(connection, [table.relation.oid for table, _ in chosen])
+        count = workers_for(context.settings, cores(), table_sizes)
+        if crew is not None:
+            count = context.settings.snapshot_workers or crew.parallelism
+        tasks = tasks_for([table for table, _ in chosen], table_sizes, count, connection.server_version)
+        count = min(count, len(tasks))
+        if count < 2 and crew is None:
+            return None
+        begin = StartWorker(
+            replace(context.settings, postgres=complete(context.settings.postgres)).to_json(),
+            context.session,
+            self._snapshot,
+            self._lsn,
+            self._timestamp,
+            count,
+            context.recorder.is_recording,
+        )
+        start = crew.member if crew is not None else LocalWorkerHandle
+        return WorkerPool(context, begin, tasks, [route for _, route in chosen], self.pulse, start)
+
+    def pulse(self, seconds: float) -> None:
+        """Wait, handle deliveries and failures, and raise StopRequested if a stop was requested."""
+        super().pulse(seconds)
+        if self._pool is not None:
+            # If this process stood still since the last check, the snapshot may be another relay's by now.
+            self._pool.poll(is_ours=time.monotonic() < self._next_check)
+
+    def _take_deliveries(self) -> None:
+        pool, report = self._pool, self._context.report
+        if pool is None:
+            super()._take_deliveries()
+            return
+        sink, now = self._context.sink, time.monotonic()
+        report.outage(self._context.destination.service.outage() or pool.outage)
+        waits = [since for since in (self._acks.oldest_since, now - pool.waited) if since and since < now]
+        report.oldest_since, report.ledger_since = min(waits, default=0.0), self._acks.ledger_since
+        report.in_flight = sink.queued() + pool.queued
+        report.durable, report.settled_at = sink.answered() + pool.answered, now
+
+    def _prepare(self, tables: Sequence[SnapshotTable]) -> list[TableRoute | None]:
+        """Return the tables' routes; create topics and register schemas before the first row is sent."""
+        router, settings = self._context.router, self._context.settings
+        routes = router.routes([table.relation for table in tables])
+        for route in routes:
+            if route is not None and route.refusal is not None and settings.on_error == "exit":
+                raise route.refusal
+        return routes
+
+    def _remember_ends(self, routes: Sequence[TableRoute], before: dict[str, Offsets]) -> dict[str, Offsets]:
+        """Store where the topics end before anything is sent; see `Leftovers`."""
+        context = self._context
+        begun: dict[str, Offsets] = {}
+        filled: list[str] = []
+        for route in routes:
+            if route.refusal is None:
+                topic = route.topic
+                begun[topic] = self._end_offsets(topic)
+                if any(before.get(topic, begun[topic]).values()):
+                    filled.append(route.relation.qualified_name)
+                    route.counters.note("the topic contained messages before this snapshot")
+        if filled:
+            text = (
+                "had messages in its topic before its snapshot, which may include rows that were "
+                "deleted since"
+            )
+            context.coverage.mark_all(text, filled)
+        with context.report.clock.during("state"):
+            context.checkpoint.remember_snapshot(self._lsn, begun | before, context.session)
+        return begun
+
+    def _end_offsets(self, topic: str) -> Offsets:
+        destination = self._context.destination
+        return self._context.patience.call(
+            destination.service.name, lambda: destination.readback.end_offsets(topic)
+        )
+
+    def _remove_leftovers(
+        self, before: dict[str, Offsets], begun: dict[str, Offsets], sessions: list[bytes]
+    ) -> None:
+        """Remove from the topics what an earlier attempt sent and this one did not."""
+        leftovers = Leftovers(self._context, self.pulse, self._end_offsets)
+        for topic in sorted(set(before) & set(begun)):
+            route = self._routes[topic]
+            if route.key_columns:
+                tombstone = Message(b"", None, self._timestamp, self._session_header)
+                self._context.recorder.begin_table(route.relation, self._lsn, self._timestamp)
+                leftovers.remove(route, before[topic], begun[topic], sessions, tombstone)
+            elif before[topic] != begun[topic]:
+                route.counters.note("unkeyed: rows of an interrupted snapshot are in the topic twice")
+
+    def _with_room(self, route: TableRoute) -> TableRoute:
+        wider = self._context.router.route(route.relation, with_room=True)
+        assert wider is not None
+        return wider
+
+
+_DELETE = "delete from left_over where key = ?"
+
+
+class Leftovers:
+    """Removes what a killed snapshot left in a topic: rows that were deleted before this snapshot began.
+
+    A snapshot that was cut off has sent rows. The next one starts over, at a later consistent point. A row
+    that was deleted in between is in neither the new snapshot nor the stream, so nothing would ever remove it
+    from the topic. So the first attempt stores where each topic ended before it sent anything. The next
+    attempt finds every key that was sent since then and that its own snapshot has not sent again, and sends
+    tombstones. A request of the first attempt may be written as late as during the next one, after that
+    one's row.
+
+    A topic may hold another producer's rows. So every row of a snapshot carries its run's id in the header
+    ``bwtui.session``, the ids of unfinished runs are stored, and a key counts as left over only if its last
+    record carries one of them. Memory stays bounded, since the keys are kept on disk.
+    """
+
+    def __init__(
+        self, context: RelayContext, pulse: Callable[[float], None], end_offsets: Callable[[str], Offsets]
+    ) -> None:
+        """``pulse(seconds)`` waits, handles deliveries, and raises to stop the relay.
+
+        ``end_offsets`` is `TopicScanner.end_offsets`, but waits while the broker is unavailable.
+        """
+        self._destination = context.destination
+        self._report = context.report
+        self._recorder = context.recorder
+        self._orphaned_keys, self._late = context.orphaned_keys, context.late
+        self._pulse = pulse
+        self._end_offsets = end_offsets
+
+    def remove(
+        self,
+        route: TableRoute,
+        before: Offsets,
+        begun: Offsets,
+        sessions: Collection[bytes],
+        message: Message,
+    ) -> None:
+        """Send tombstones for keys that ``sessions`` wrote last in ``[before, begun)``, with no record since.
+
+        A request of an earlier attempt may be written during this one, so its records after ``begun`` are not
+        this attempt's: such a key gets a tombstone, too, or is sent again if this attempt has its row.
+
+        ``before`` is where the topic ended before the first attempt, ``begun`` where it ended before this
+        one; ``message`` is a tombstone without its key. All tombstones are durable when this returns. Raises
+        ConnectionFailed.
+        """
+        table, topic = route.relation.qualified_name, route.topic
+        clock = self._report.clock
+        self._report.detail = f"searching topic {topic} for rows of an interrupted snapshot"
+        with keys_on_disk("left_over (key blob primary key)") as database:
+            database.execute("create table late (key blob primary key) without rowid")
+            with clock.during("readback"):
+                end = self._end_offsets(topic)
+                if self._late is not None:
+                    self._late.note(table, topic, end)
+                self._collect(database, topic, before, (begun, end), sessions)
+            count = self._send(database, route, message)
+            self._send_again(database, table)
+        if count:
+            self._report.table(table).note(f"{count} rows of an interrupted snapshot were removed")
+
+    def _collect(
+        self,
+        database: sqlite3.Connection,
+        topic: str,
+        before: Offsets,
+        attempt: tuple[Offsets, Offsets],
+        sessions: Collection[bytes],
+    ) -> None:
+        """Collect the leftovers, and the late records; this attempt's records are within ``attempt``."""
+        for records in in_batches(self._records(topic, before, attempt[0])):
+            # The last record of each key counts.
+            last = {record.key: record.session in sessions and not record.is_tombstone for record in records}
+            each(database, "insert or ignore into left_over values (?)", (k for k in last if last[k]))
+            each(database, _DELETE, (key for key in last if not last[key]))
+        for records in in_batches(self._records(topic, *attempt)):
+            late = {record.key: record.session in sessions and not record.is_tombstone for record in records}
+            each(database, "delete from late where key = ?", (key for key in late if not late[key]))
+            each(database, "insert or ignore into late values (?)", (key for key in late if late[key]))
+            each(database, _DELETE, _sent(records, sessions))
+        ((is_late,),) = database.execute("select exists (select 1 from late)")
+        if not is_late:
+            return
+        database.execute("insert or ignore into left_over select key from late")
+        for records in in_batches(self._records(topic, *attempt)):
+            each(database, _DELETE, _sent(records, sessions))
+        database.execute("delete from late where key in (select key from left_over)")
+
+    def _send_again(self, database: sqlite3.Connection, table: str) -> None:
+        """Re-send keys if this snapshot's row is followed by a row of an earlier snapshot."""
+        ((count,),) = database.execute("select count(*) from late")
+        if not count or self._orphaned_keys is None:
+            return
+        unknown = self._orphaned_keys.send_again(
+            table, (key for (key,) in database.execute("select key from late"))
+        )
+        text = f"{count} rows of an interrupted snapshot were written after newer ones"
+        hint = "no action needed: the relay sends these keys again"
+        if unknown:
+            hint = f"{unknown} keys can't be looked up in the table: run 'bwtui repair --table {table}'"
+        self._report.error("topic", RefusedError(text, hint), table)
+
+    def _records(self, topic: str, start: Offsets, end: Offsets) -> Iterator[KeyRecord]:
+        """Read a part of ``topic``, and report at each pause if records arrived since the previous one."""
+        count = reported = 0
+
+        def wait() -> None:
+            nonlocal reported
+            if count > reported:
+                self._report.clock.answered()
+            reported = count
+            self._pulse(0)
+
+        for record in self._destination.readback.keys(topic, start, end, wait):
+            count += 1
+            yield record
+
+    def _send(self, database: sqlite3.Connection, route: TableRoute, message: Message) -> int:
+        count = 0
+        rows = database.execute("select key from left_over")
+        while batch := rows.fetchmany(BATCH):
+            span = DeliverySpan()
+            messages = [message._replace(key=key) for (key,) in batch]
+            receipt = self._recorder.write_cleanup(route, messages)
+            self._destination.sink.send(route.topic, messages, span, receipt)
+            with self._report.clock.during("settling"):
+                while span.pending:
+                    self._pulse(0.05)
+            if receipt is not None:
+                self._recorder.take_settled([receipt])
+            count += len(batch)
+        return count
+
+
+def _sent(records: list[KeyRecord], sessions: Collection[bytes]) -> set[bytes]:
+    """Return the keys of ``records`` that none of ``sessions`` has written."""
+    return {record.key for record in records if record.session not in sessions}

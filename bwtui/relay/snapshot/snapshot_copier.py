@@ -1,18 +1,23 @@
 """Send the rows of a snapshot, one table or range of pages after another, under the exported snapshot.
 
-`bwtui.relay.snapshot.snapshot_run` does this in the relay's own process, `workers.worker` in a separate one.
+`bwtui.relay.snapshot.initial_setup` does this in the relay's own process, `worker` in a separate one.
 Rows of a snapshot have no order among each other, so a failed message is simply sent again on its own.
 """
 
 import base64
+import os
+import socket
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Protocol, cast
 
 import psycopg2
 
-from bwtui.blocking import check_stop
+from bwtui.blocking import StopRequested, check_stop
+from bwtui.compiled import speedups
 from bwtui.encode.avro import NoRoomError
 from bwtui.encode.lines import Encoded, EncodedLines
 from bwtui.errors import ConnectionFailed, RowError
@@ -20,26 +25,30 @@ from bwtui.model.delivery import REFUSED, DeliverySpan, Receipt
 from bwtui.model.headers import SESSION, Headers, make_headers
 from bwtui.pgoutput.copy_text import unescape_copy_line
 from bwtui.pgoutput.messages import Field
-from bwtui.recording.format.batch import NoMessageReason
+from bwtui.recording.payloads import NoMessageReason
 from bwtui.relay.ack import Acknowledgements
-from bwtui.relay.batch import BATCH_BYTES, IN_FLIGHT_BYTES, IN_FLIGHT_ROWS, RECORD_OVERHEAD, OutgoingBatch
+from bwtui.relay.batch import (
+    BATCH_BYTES,
+    BATCH_ROWS,
+    IN_FLIGHT_BYTES,
+    IN_FLIGHT_ROWS,
+    RECORD_OVERHEAD,
+    OutgoingBatch,
+)
 from bwtui.relay.policy import RowPolicy
-from bwtui.relay.recording.row_recorder import RowRecorder
+from bwtui.relay.recorder import Recorder
 from bwtui.relay.routes.route import TableRoute
 from bwtui.relay.run_state import RunState
 from bwtui.relay.samples import SampledCommit, Samples
-from bwtui.relay.snapshot.interruptible import interruptible
-from bwtui.relay.snapshot.row_batching import gathering
 from bwtui.relay.watch.activity_clock import Activity
 from bwtui.settings import RelaySettings
-from bwtui.sink.base import DeliveryFailure, Message, Sink
-from bwtui.sink.dead_letter_writer import ENCODED, ChangeIdentity, DroppedRow
-from bwtui.sink.destination import SinkService
-from bwtui.source.connection import Connection
+from bwtui.sink.dead_letters import ENCODED, ChangeIdentity, DroppedRow
+from bwtui.sink.destination import DeliveryFailure, Message, Sink, SinkService
+from bwtui.source.connection import Connection, execute
 from bwtui.source.snapshot import SnapshotTable, copy_refused, copy_rows
 
 _OUTAGE_PAUSE_SECONDS = 1.0
-_ASK_SECONDS = 1.0
+_CHECK_SECONDS = 1.0
 
 
 class CopyContext(Protocol):
@@ -52,20 +61,16 @@ class CopyContext(Protocol):
     session: bytes
 
     @property
-    def stop_requested(self) -> Callable[[], bool]:
-        """A function that returns whether to stop."""
+    def stop_requested(self) -> Callable[[], bool]: ...
 
     @property
-    def recorder(self) -> RowRecorder | None:
-        """The recorder, if there is a recording."""
+    def recorder(self) -> Recorder: ...
 
     @property
-    def sink(self) -> Sink:
-        """The sink for messages."""
+    def sink(self) -> Sink: ...
 
     @property
-    def service(self) -> SinkService:
-        """The service that the sink sends to."""
+    def service(self) -> SinkService: ...
 
 
 class SnapshotCopier:
@@ -76,21 +81,21 @@ class SnapshotCopier:
         context: CopyContext,
         consistent_point: int,
         time_ms: int,
-        ask: Callable[[], None],
+        check_reservation: Callable[[], None],
         share: int = 1,
     ) -> None:
         """``consistent_point`` is the LSN that the snapshot shows, ``time_ms`` the rows' record timestamp.
 
-        ``ask`` is called every second, and raises ConnectionFailed once a different relay may take a
-        snapshot. ``share`` processes share the limits of bytes and rows in flight equally.
+        ``check_reservation`` is called every second, and raises ConnectionFailed once a different relay may
+        take a snapshot. ``share`` processes share the limits of bytes and rows in flight equally.
         """
         self._context = context
         self._most_bytes = IN_FLIGHT_BYTES // share
         self._most_rows = IN_FLIGHT_ROWS // share
-        self._ask = ask
-        self._ask_at = 0.0
+        self._check_reservation = check_reservation
+        self._next_check = 0.0
         self._lsn = consistent_point
-        self._recorder: RowRecorder | None = context.recorder
+        self._recorder = context.recorder
         self._acks = Acknowledgements(0, context.recorder)
         self._batch = OutgoingBatch(context.sink, self._acks, context.report, context.recorder)
         self._timestamp = time_ms
@@ -104,12 +109,12 @@ class SnapshotCopier:
         self._failures: deque[DeliveryFailure] = deque()
 
     def _wait_until_durable(self) -> None:
-        account, acks = self._context.report.account, self._acks
-        with account.during("settling"):
+        clock, acks = self._context.report.clock, self._acks
+        with clock.during("settling"):
             # A dead letter is in the span that would come next.
             while not acks.is_idle or self._batch.span.pending:
                 for_disk = acks.waits_for_ledger and not self._context.sink.queued()
-                account.turn_to("ledger" if for_disk else "settling")
+                clock.turn_to("ledger" if for_disk else "settling")
                 self.pulse(0.02)
 
     def pulse(self, seconds: float) -> None:
@@ -118,18 +123,17 @@ class SnapshotCopier:
         context.sink.poll(seconds)
         self._failures += context.policy.undelivered(context.sink.take_failures())
         if self._failures:
-            with context.report.account.during("settling"):
+            with context.report.clock.during("settling"):
                 while self._failures:
                     self._try_again(self._failures.popleft())
-        if self._recorder is not None:
-            self._recorder.settle()
+        self._recorder.settle()
         self._acks.advance()
         self._take_deliveries()
         check_stop(context.stop_requested)
-        if time.monotonic() >= self._ask_at:
-            self._ask()
+        if time.monotonic() >= self._next_check:
+            self._check_reservation()
             # Count from the answer, which may have taken some time.
-            self._ask_at = time.monotonic() + _ASK_SECONDS
+            self._next_check = time.monotonic() + _CHECK_SECONDS
 
     def _take_deliveries(self) -> None:
         report = self._context.report
@@ -142,11 +146,10 @@ class SnapshotCopier:
         self._route = route
         self._ordinal = self._first_ordinal(name)
         route.counters.begin_snapshot()
-        if self._recorder is not None:
-            self._recorder.begin_table(route.relation, self._lsn, self._timestamp)
+        self._recorder.begin_table(route.relation, self._lsn, self._timestamp)
         report.detail = f"snapshot of {name}"
         self._reading = "scan" if table.row_filter else "copy"
-        report.account.turn_to(self._reading)
+        report.clock.turn_to(self._reading)
         try:
             with interruptible(connection, self._context.stop_requested):
                 take, end = gathering(self._rows)
@@ -219,7 +222,7 @@ class SnapshotCopier:
             ]
         self._ordinal += len(lines)
         self._batch.add_many(route, encoded, size)
-        if self._recorder is not None:
+        if self._recorder.is_recording:
             self._recorder.frames += lines
             self._batch.held += sum(map(len, lines))
         route.counters.snapshot_rows += len(lines)
@@ -245,7 +248,7 @@ class SnapshotCopier:
             self._add_wider(route, fields)
         except RowError as error:
             self._refuse(route, fields, error)
-        if self._recorder is not None:
+        if self._recorder.is_recording:
             self._recorder.frames.append(line)
             batch.held += len(line)
         route.counters.snapshot_rows += 1
@@ -265,8 +268,7 @@ class SnapshotCopier:
 
     def _refuse(self, route: TableRoute, fields: list[Field] | None, error: RowError) -> None:
         self._context.policy.refuse(route, self._dropped(route, fields), error, self._batch.span)
-        if self._recorder is not None:
-            self._recorder.without(route, NoMessageReason.DROPPED)
+        self._recorder.without(route, NoMessageReason.DROPPED)
 
     def _wider(self, route: TableRoute) -> TableRoute:
         """Switch to a route whose schema has room for bytes that are not text, and return it."""
@@ -283,14 +285,14 @@ class SnapshotCopier:
 
     def _flush(self) -> None:
         self._context.samples.refill()
-        account = self._context.report.account
+        clock = self._context.report.clock
         self._batch.flush()
         self.pulse(0)
         sink = self._context.sink
         while self._acks.bytes_in_flight > self._most_bytes or sink.queued() > self._most_rows:
-            account.turn_to("room")
+            clock.turn_to("room")
             self.pulse(0.02)
-        account.turn_to(self._reading)
+        clock.turn_to(self._reading)
 
     def _headers(self, ordinal: int) -> Headers:
         if not self._context.settings.headers:
@@ -351,9 +353,9 @@ class SnapshotCopier:
             # shortened.
             taken = self._context.policy.undelivered(sink.take_failures())
             self._failures += [failure for failure in taken if failure.span is not single]
-            own_failure = next((failure for failure in taken if failure.span is single), None)
-            if own_failure is not None:
-                return own_failure, receipt
+            failed = next((failure for failure in taken if failure.span is single), None)
+            if failed is not None:
+                return failed, receipt
         return None, receipt
 
     def _may_send(self) -> bool:
@@ -378,3 +380,91 @@ class SnapshotCopier:
             route.relation.qualified_name, route.topic, "snapshot", identity, ENCODED, None, encoded
         )
         self._context.policy.refuse(route, row, RowError(failure.reason, failure.hint), self._batch.span)
+
+
+Give = Callable[[list[bytes], int], None]
+Gathering = tuple[Callable[[bytes], None], Callable[[], None]]
+
+
+def gathering(give: Give) -> Gathering:
+    """Return a function that takes one line after another, and one to call at the end.
+
+    ``give`` is called with lines and their size in bytes. A large line is given alone, or as the last one.
+    """
+    if speedups is None:
+        return in_python(give)
+    gathered = speedups.Gathering(give, BATCH_ROWS, BATCH_BYTES)
+    return gathered, gathered.end
+
+
+def in_python(give: Give) -> Gathering:
+    """Return the same without the C extension."""
+    lines: list[bytes] = []
+    size = 0
+
+    def take(line: bytes) -> None:
+        nonlocal size
+        lines.append(line)
+        size += len(line)
+        if size >= BATCH_BYTES or len(lines) >= BATCH_ROWS:
+            end()
+
+    def end() -> None:
+        nonlocal lines, size
+        gathered, length = lines, size
+        lines, size = [], 0
+        if gathered:
+            give(gathered, length)
+
+    return take, end
+
+
+#: How often to check for a stop request.
+_LOOK_SECONDS = 0.2
+
+
+@contextmanager
+def interruptible(connection: Connection, stop_requested: Callable[[], bool]) -> Iterator[None]:
+    """Shut down ``connection`` on a stop request in the block: nothing else ends a wait inside libpq.
+
+    COPY may return no row for a long time, if a row filter passes none or the server hangs, and any statement
+    may wait for a lock. Raises StopRequested in place of the error that follows, of psycopg2 or of bwtui.
+    """
+    done, cut = threading.Event(), threading.Event()
+    end = socket.socket(fileno=os.dup(connection.fileno()))
+
+    def watch() -> None:
+        while not done.wait(_LOOK_SECONDS):
+            if stop_requested():
+                cut.set()
+                with suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
+                return
+
+    thread = threading.Thread(target=watch, name="copy interrupt", daemon=True)
+    thread.start()
+    try:
+        yield
+    except (psycopg2.Error, ConnectionFailed) as error:
+        if cut.is_set():
+            raise StopRequested from error
+        raise
+    finally:
+        done.set()
+        thread.join()
+        end.close()
+
+
+def check_alive(
+    connection: Connection, stop_requested: Callable[[], bool], description: str, hint: str
+) -> None:
+    """Check that the session of ``connection`` is alive.
+
+    Raises StopRequested, or ConnectionFailed if the session has ended.
+    """
+    try:
+        with interruptible(connection, stop_requested):
+            execute(connection, "select")
+    except psycopg2.Error as error:
+        reason = " ".join(str(error).split())
+        raise ConnectionFailed(f"the snapshot was interrupted: {description}: {reason}", hint) from error

@@ -1,37 +1,316 @@
 """The verdict on a running relay: its condition, what it is blocked on, and since when.
 
-The inputs are the main thread's activity and its start; when anything was last acknowledged, read or
-answered; and PostgreSQL's view of the slot. A queue's length alone decides nothing: the cause is what the
-relay is blocked on, and without work there is none. See
+The inputs are an `Observation` of the relay at one moment: the main thread's activity and its start; when
+anything was last acknowledged, read or answered; and PostgreSQL's view of the slot. A queue's length alone
+decides nothing: the cause is what the relay is blocked on (`Wait`), and without work there is none. See
 docs/adr/0021-blame-what-the-main-thread-waits-for.md.
 """
 
 import math
 from collections import deque
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Protocol
 
 from bwtui.model.number_format import duration, rate, size
+from bwtui.model.status import State
 from bwtui.model.verdict import FORESEEABLE_SECONDS, Cause, RelayVerdict, runway
 from bwtui.relay.watch.activity_clock import Activity
-from bwtui.relay.watch.bottleneck import busy, slowest
-from bwtui.relay.watch.observation import Observation, ServiceNames
-from bwtui.relay.watch.unsent_wal import BEHIND_SECONDS, FRESH_SECONDS, idle, missing_right
-from bwtui.relay.watch.wait import (
-    END_SENDER,
-    HINTS,
-    STALLED_SECONDS,
-    TOPIC_GONE,
-    UNANSWERED_SECONDS,
-    Wait,
-    dropped,
-    ending,
-    held_by,
-    lost_slot,
-    missing,
-    sender,
-    standby_slot,
+from bwtui.source.lag import Blocker
+from bwtui.source.slot import HEAL
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceNames:
+    """Display names, with addresses, of the services and files that a relay may be blocked on."""
+
+    postgresql: str
+    sink: str = "Kafka"
+    registry: str = "the schema registry"
+    recording: str = ""
+    #: Seconds that the sink may hold a message back to batch it with others.
+    linger: float = 0.0
+    state: str = "the relay's state folder"
+    slot: str = ""
+    #: True if the relay recreates a lost slot, and compares topics with tables.
+    heals: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """An observation of a relay; ``now`` and fields that end in ``_since`` or ``_at`` are monotonic times."""
+
+    now: float
+    time: float
+    phase: State
+    detail: str = ""
+    #: True once a stop was requested.
+    is_stopping: bool = False
+    activity: Activity = "read"
+    activity_since: float = 0.0
+    #: When the last of several answers arrived that the activity waits for.
+    answered_at: float = 0.0
+    totals: Mapping[Activity, float] = field(default_factory=dict)
+    #: CPU seconds of the main thread, or None if the system does not report them.
+    cpu: float | None = None
+    rows: int = 0
+    #: Changed rows among ``rows``; the others are rows of snapshots.
+    streamed: int = 0
+    transactions: int = 0
+    durable: int = 0
+    in_flight: int = 0
+    capacity: int = 1
+    oldest_since: float = 0.0
+    ledger_since: float = 0.0
+    settled_at: float = 0.0
+    #: When the stream last delivered something, and when the server was last asked to answer.
+    heard_at: float = 0.0
+    called_at: float = 0.0
+    #: When a part of an incomplete message last arrived.
+    partial_at: float = 0.0
+    outage: str | None = None
+    #: Topics of the relay that Kafka says do not exist.
+    missing_topics: tuple[str, ...] = ()
+    backlog_bytes: int = 0
+    backlog_seconds: float = 0.0
+    #: Seconds since the commit of the newest transaction that was read.
+    commit_age: float = 0.0
+    #: The LSN up to which the server has read its WAL, and the unread rest; None if the role may not see it.
+    sent_lsn: int | None = None
+    unread_bytes: int | None = None
+    #: The age of the last sample of the slot, and why there is no newer one.
+    lag_age: float = 0.0
+    lag_failure: str = ""
+    asking_since: float = 0.0
+    asking_is_long: bool = False
+    server_waits_for: str | None = None
+    #: The server's process that sends the stream.
+    sender_pid: int | None = None
+    #: Dropped rows whose dead letters are open, also those of earlier runs.
+    dropped: int = 0
+    blockers: tuple[Blocker, ...] = ()
+    safe_bytes: int | None = None
+    safe_seconds: float | None = None
+    wal_status: str = ""
+    #: True while only the temporary slot of a first snapshot exists.
+    is_temporary: bool = False
+    #: True if the server is a standby.
+    in_recovery: bool = False
+
+
+#: Maximum time without progress, despite work, before the relay counts as stalled; and how long PostgreSQL
+#: may leave a query unanswered, which is sent once a second.
+STALLED_SECONDS, UNANSWERED_SECONDS = 2.0, 1.5
+
+
+class Wait(NamedTuple):
+    """A dependency that blocks the relay; the sentence: ``dependency`` ``says`` for some time ``because``."""
+
+    cause: Cause
+    dependency: str
+    stage: str
+    since: float
+    says: str
+    because: str = ""
+    #: After this many seconds the wait is a stall.
+    patience: float = STALLED_SECONDS
+    #: What to do, if it differs from the hint for its cause.
+    hint: str = ""
+    #: The complete sentence, if the duration does not matter; such a wait comes first.
+    loss: str = ""
+    #: True if ``because`` was reported by a service; such waits come before those on silent services.
+    is_explained: bool = False
+
+    def sentence(self, now: float) -> str:
+        """Return the sentence about the wait."""
+        if self.loss:
+            return self.loss
+        return f"{self.dependency} {self.says} for {duration(now - self.since)}{self.because}"
+
+
+#: What to do about each cause.
+HINTS: dict[Cause, str] = {
+    "kafka": (
+        "check that the brokers are running and reachable; nothing is lost: the relay waits and continues"
+    ),
+    "registry": ("check that the registry is running and reachable; the relay waits and continues"),
+    "postgresql": "check that PostgreSQL is running and reachable; the relay waits and continues",
+    "transactions": "end those transactions, or wait: the snapshot starts automatically",
+    "disk": "check the disk; the relay confirms only what is on it",
+    "relay": ("if this lasts, stop the relay and start it again: it continues from the slot's position"),
+}
+
+
+#: What to do while a stop waits for messages in flight; see `bwtui.relay.session`.
+STOP_ENDS = (
+    "no action needed: the relay ends within seconds even without an answer, and its next start sends again "
+    "what is not acknowledged"
 )
+
+
+#: What to do about a walsender that is blocked while its server answers.
+END_SENDER = (
+    "PostgreSQL answers, but its walsender {pid} does not: SELECT "
+    "pg_terminate_backend({pid}) ends it, and the relay opens a new session"
+)
+
+
+#: What to do about a topic that was deleted while the relay sends to it.
+TOPIC_GONE = (
+    "no action needed, and the brokers answer: the relay recreates the topic and sends "
+    "what differs from its table"
+)
+
+
+def missing(topics: Sequence[str]) -> str:
+    """Return why Kafka acknowledges nothing if it reports that these topics do not exist."""
+    more = f" and {len(topics) - 1} more" if len(topics) > 1 else ""
+    noun, verb = ("topics", "do") if more else ("topic", "does")
+    return f": {noun} {topics[0]}{more} {verb} not exist"
+
+
+def standby_slot(names: ServiceNames, since: float) -> Wait:
+    """Return the wait for a slot on a standby, which begins at the primary's next list of transactions."""
+    says = (
+        "is a standby, which creates the slot once its primary logs the running transactions, and has waited"
+    )
+    hint = (
+        "run SELECT pg_log_standby_snapshot(); on the primary: an idle primary does not log "
+        "them; a transaction that is open there also delays the slot"
+    )
+    return Wait("postgresql", names.postgresql, "read", since, says, hint=hint)
+
+
+def lost_slot(names: ServiceNames, since: float) -> Wait:
+    """Return the wait of a relay whose slot lacks unread WAL, so that it can't continue."""
+    says = f"slot {names.slot} is lost: PostgreSQL removed WAL that it needs, so topics will lack changes"
+    hint = (
+        "no action needed: the relay recreates the slot and sends what differs from the tables"
+        if names.heals
+        else f"the relay ends at its next read; then {HEAL}"
+    )
+    return Wait("postgresql", names.postgresql, "read", since, "", patience=0.0, hint=hint, loss=says)
+
+
+def sender(observation: Observation) -> str:
+    """Return which process sends the stream, and its wait event."""
+    process = f" {observation.sender_pid}" if observation.sender_pid else ""
+    return (
+        f" (its walsender{process} waits: {observation.server_waits_for})"
+        if observation.server_waits_for
+        else ""
+    )
+
+
+def ending(blockers: Sequence[Blocker]) -> str:
+    """Return the hint for a wait for locks: the statements that end the sessions holding them."""
+    statements = "; ".join(blocker.end for blocker in blockers)
+    return f"end that session, or wait: the relay continues automatically; {statements}"
+
+
+def dropped(observation: Observation) -> str:
+    """Return a remark on dropped rows, which are not in Kafka."""
+    rows = "1 row was" if observation.dropped == 1 else f"{observation.dropped:,} rows were"
+    return f"; {rows} dropped and stored as dead letters" if observation.dropped else ""
+
+
+def held_by(observation: Observation) -> str:
+    """Return a remark on the sessions that hold the lock or transaction."""
+    return f" (held by {'; '.join(map(str, observation.blockers))})" if observation.blockers else ""
+
+
+#: A relay is behind when WAL has waited this long.
+BEHIND_SECONDS = 3.0
+#: Maximum age of a sample of the slot that still describes the present.
+FRESH_SECONDS = 5.0
+
+
+def _is_old(observation: Observation) -> bool:
+    """Return whether there is WAL that should have been confirmed by now."""
+    return observation.backlog_bytes > 0 and observation.backlog_seconds >= BEHIND_SECONDS
+
+
+def idle(observation: Observation) -> str:
+    """Return a sentence on what is known of the server's WAL, for a relay that has nothing to do."""
+    here = "the relay has nothing to send"
+    if observation.lag_age > FRESH_SECONDS:
+        why = f": {observation.lag_failure}" if observation.lag_failure else ""
+        return f"{here}; PostgreSQL has not reported on the slot for {duration(observation.lag_age)}{why}"
+    if not _is_old(observation) or observation.unread_bytes == 0:
+        return "all committed changes are confirmed"
+    unread = size(observation.unread_bytes or observation.backlog_bytes)
+    age = duration(observation.backlog_seconds)
+    return f"{here}; PostgreSQL has not sent {unread} of WAL that was written {age} ago"
+
+
+def missing_right(observation: Observation) -> str:
+    """Return the grant without which it is unknown whether the server has WAL left to send, or ""."""
+    if observation.server_waits_for is None or observation.sent_lsn is not None or not _is_old(observation):
+        return ""
+    return (
+        "GRANT pg_read_all_stats TO the relay's role: without it PostgreSQL does not show "
+        "whether this WAL belongs to an open transaction or could be sent"
+    )
+
+
+#: The stage of each activity; "" is the recording, outside of the pipeline. A COPY is split by its CPU time.
+_STAGES: dict[Activity, str] = {
+    "work": "encode",
+    "registry": "encode",
+    "catalog": "encode",
+    "read": "read",
+    "connect": "read",
+    "slot": "read",
+    "locks": "read",
+    "produce": "produce",
+    "topics": "produce",
+    "room": "acknowledge",
+    "settling": "acknowledge",
+    "readback": "acknowledge",
+    "ending": "read",
+    "ledger": "",
+    "disk": "",
+}
+
+
+class ActivityTotals(Protocol):
+    """The activity clock's totals at one moment."""
+
+    @property
+    def now(self) -> float: ...
+    @property
+    def totals(self) -> Mapping[Activity, float]: ...
+    @property
+    def cpu(self) -> float | None: ...
+
+
+def busy(first: ActivityTotals, last: ActivityTotals, *, idle: bool) -> dict[str, float]:
+    """Return the shares (0 to 1) of stages in the time between two moments.
+
+    ``idle``: there is nothing more to read, so waiting for the stream does not count as work.
+    """
+    seconds = last.now - first.now
+    shares: dict[str, float] = {}
+    if seconds <= 0:
+        return shares
+    spent = {name: last.totals.get(name, 0.0) - first.totals.get(name, 0.0) for name in last.totals}
+    copying = spent.pop("copy", 0.0) + spent.pop("scan", 0.0)
+    if copying > 0:
+        # COPY's rows pass one by one through libpq and the encoder: time without CPU use is waiting.
+        cpu = copying if first.cpu is None or last.cpu is None else min(copying, last.cpu - first.cpu)
+        shares = {"encode": cpu / seconds, "read": (copying - cpu) / seconds}
+    for activity, spent_on in spent.items():
+        stage = _STAGES.get(activity)
+        if stage is not None and not (idle and activity == "read"):
+            shares[stage] = shares.get(stage, 0.0) + spent_on / seconds
+    return {stage: round(min(max(share, 0.0), 1.0), 2) for stage, share in shares.items()}
+
+
+def slowest(shares: Mapping[str, float]) -> tuple[str, float]:
+    """Return the stage that takes most of the time, and its share."""
+    stage = max(shares, key=lambda name: shares[name], default="encode")
+    return stage, shares.get(stage, 0.0)
+
 
 #: Timeout for a longer query, or one that takes several turns.
 _LONG_QUESTION_SECONDS = 5.0
@@ -431,15 +710,16 @@ class Judge:
             since=observation.time - seconds,
             seconds=round(seconds, 1),
         )
-        parts = [sentence]
+        parts = [f"the relay is stopping, and waits: {sentence}" if observation.is_stopping else sentence]
         if verdict.oldest_in_flight_seconds is not None:
             age = duration(verdict.oldest_in_flight_seconds)
             parts.append(f"the oldest message in flight has waited for {age}")
-        if not first.loss:
+        if not first.loss and not (observation.is_temporary and observation.safe_bytes is None):
             parts.append(runway(observation.safe_bytes, observation.safe_seconds, observation.wal_status))
-        return replace(
-            verdict, sentence="; ".join(filter(None, parts)), hint=first.hint or HINTS.get(first.cause, "")
-        )
+        hint = first.hint or HINTS.get(first.cause, "")
+        if observation.is_stopping and observation.activity == "settling":
+            hint = STOP_ENDS
+        return replace(verdict, sentence="; ".join(filter(None, parts)), hint=hint)
 
     def _behind(self, observation: Observation) -> RelayVerdict:
         stage, share = slowest(self.busy)

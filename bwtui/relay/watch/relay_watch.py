@@ -12,8 +12,7 @@ from bwtui.model.proof import UnprovenTable
 from bwtui.model.verdict import Cause, RelayVerdict
 from bwtui.relay.batch import IN_FLIGHT_ROWS
 from bwtui.relay.run_state import RunState
-from bwtui.relay.watch.judge import Judge
-from bwtui.relay.watch.observation import Observation, ServiceNames
+from bwtui.relay.watch.judge import Judge, Observation, ServiceNames
 from bwtui.source.lag import LagSampler
 
 _log = logging.getLogger(__name__)
@@ -37,11 +36,12 @@ class RelayWatch:
         lag: LagSampler,
         names: Callable[[], ServiceNames],
         outage: Callable[[], str | None],
-        open_letters: Callable[[], int | None],
+        open_letters: Callable[[int], int | None],
     ) -> None:
         """``outage`` returns why nothing can be delivered at present, or None.
 
-        ``open_letters`` returns the number of dead letters that need an action, or None if it is unknown.
+        ``open_letters`` takes the number of rows that this run has dropped; it returns the number of dead
+        letters that need an action, or None if it is unknown.
         """
         self._report = report
         self._lag = lag
@@ -78,8 +78,8 @@ class RelayWatch:
 
     def _observe(self) -> Observation:
         report, sampler = self._report, self._lag
-        lag, asking, now = sampler.lag, sampler.asking, time.monotonic()
-        activity, since = report.account.current
+        lag, asking, now = sampler.lag, sampler.pending, time.monotonic()
+        activity, since = report.clock.current
         confirmed = report.confirmed_lsn
         server = report.server_end(lag.server_lsn)
         return Observation(
@@ -87,10 +87,11 @@ class RelayWatch:
             time=time.time(),
             phase=report.state,
             detail=report.detail,
+            is_stopping=report.is_stopping,
             activity=activity,
             activity_since=since,
-            answered_at=report.account.answered_at,
-            totals=report.account.totals(now),
+            answered_at=report.clock.answered_at,
+            totals=report.clock.totals(now),
             cpu=None if self._clock is None else time.clock_gettime(self._clock),
             rows=sum(table.rows for table in report.tables.values()),
             streamed=sum(table.streamed for table in report.tables.values()),
@@ -124,13 +125,15 @@ class RelayWatch:
             safe_bytes=lag.safe_wal_bytes,
             safe_seconds=sampler.safe_seconds(),
             wal_status=lag.wal_status,
+            is_temporary=lag.is_temporary,
             in_recovery=lag.in_recovery,
         )
 
     def _dropped(self) -> int:
+        """Return the number of rows whose dead letters are open, also those of earlier runs."""
         dropped = sum(table.dead_letters for table in self._report.tables.values())
-        still_open = self._open_letters() if dropped else None
-        return dropped if still_open is None else min(dropped, still_open)
+        still_open = self._open_letters(dropped)
+        return dropped if still_open is None else still_open
 
     def _run(self) -> None:
         while not self._stop.wait(_TICK_SECONDS):
@@ -138,7 +141,7 @@ class RelayWatch:
         self._end_stall()
 
     def _keep(self, verdict: RelayVerdict) -> None:
-        self._lag.asks_for_blockers = verdict.condition in ("starting", "waiting", "stalled")
+        self._lag.reads_blockers = verdict.condition in ("starting", "waiting", "stalled")
         is_stalled = verdict.condition == "stalled"
         if self._stalled_by and not (is_stalled and verdict.dependency == self._stalled_by):
             self._end_stall()
@@ -148,7 +151,7 @@ class RelayWatch:
                 # The outage was already reported, with its reason.
                 return
             self._stalled_by = verdict.dependency
-            error = ConnectionFailed(f"the relay was stalled, blocked on {verdict.dependency}", verdict.hint)
+            error = ConnectionFailed(f"the relay stalled on {verdict.dependency}", verdict.hint)
             self._report.error("stalled", error, dependency=verdict.dependency, since=verdict.since or 0)
 
     def _log_proof(self) -> None:

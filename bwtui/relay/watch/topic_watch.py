@@ -1,10 +1,16 @@
-"""Checks periodically whether topics still are those that rows were sent to, and reports changes.
+"""Checks periodically whether topics and schemas still are those that rows were sent to and with.
 
 A topic that is deleted, and recreated by the next client that requests it, accepts the next row as if nothing
 had happened; so does one whose records retention has deleted, or that has more partitions than before.
-Nothing else detects this: Kafka acknowledges, and the topic's former records are missing. See docs/faults.md.
+Nothing else detects this: Kafka acknowledges, and the topic's former records are missing.
+
+A registry that is restored, or replaced by an empty one, assigns the same ids to different schemas: readers
+would then misread rows under those ids, or fail to read them. So the relay ends, and registers its schemas
+again when it is restarted. Ids of earlier runs are compared at a start: their tables are not proven if one
+identifies a different schema. See docs/faults.md.
 """
 
+import hashlib
 import itertools
 import json
 import logging
@@ -14,16 +20,126 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from bwtui.durable_files import write_durably
+from bwtui.encode.registry import LocalRegistry, SchemaRegistry
 from bwtui.errors import BwtuiError, RefusedError, ServiceRefused
 from bwtui.model.events import event
-from bwtui.relay.coverage.ledger import TOPICS, Coverage
+from bwtui.relay.healing.coverage_ledger import TOPICS, Coverage
 from bwtui.relay.run_state import RunState
-from bwtui.relay.watch.schema_watch import SchemaWatch
 from bwtui.sink.destination import Limits, PresentTopic, SinkService, TopicLimits
 
 _log = logging.getLogger(__name__)
+#: Number of checks before an id counts as missing: a registry that has just started may not have loaded all.
+_MISSING_LOOKS = 2
+#: Maximum number of affected tables that the error names.
+_NAMED = 20
+
+
+class SchemaWatch:
+    """Compares the schemas of ids in use with those seen at the first check."""
+
+    def __init__(
+        self, registry: SchemaRegistry | LocalRegistry, report: RunState, coverage: Coverage
+    ) -> None:
+        self._registry = registry
+        self._report = report
+        self._coverage = coverage
+        #: Digests of the registry's own text, which may differ from the registered text.
+        self._first: dict[int, str] = {}
+        #: The same of earlier runs, until they are compared.
+        self._former = coverage.schema_digests()
+        #: Digests that are not recorded yet.
+        self._read: dict[int, str] = {}
+        self._missing: dict[int, int] = {}
+
+    def look(self, *, new_ones: bool = False) -> None:
+        """Compare once; ``new_ones``: only ids that were not checked yet.
+
+        Raises ServiceRefused, naming the tables, if ids identify other schemas, and ConnectionFailed.
+        """
+        if not isinstance(self._registry, SchemaRegistry):
+            return
+        self._check_former()
+        # An id that was missing once is checked again at the next check.
+        used = [(table, number) for table, number in self._in_use() if number not in self._former]
+        numbers = {number for _, number in used}
+        self._first = {number: first for number, first in self._first.items() if number in numbers}
+        if new_ones:
+            used = [(table, number) for table, number in used if number not in self._first]
+        wrong = {number: problem for number in {n for _, n in used} if (problem := self._wrong(number))}
+        if self._read:
+            self._coverage.record_digests(self._read)
+            self._read = {}
+        if wrong:
+            raise _refused([(table, number, wrong[number]) for table, number in used if number in wrong])
+
+    def _check_former(self) -> None:
+        """Mark the tables of ids of earlier runs that no longer identify their schemas."""
+        for number, digest in list(self._former.items()):
+            try:
+                problem = self._problem(number, digest)
+            except BwtuiError as error:
+                # Ids in use are checked in any case; the next check begins with the others.
+                self._former[number] = self._former.pop(number)
+                _log.info("schema id %d was not checked: %s", number, error, extra=event("topics_unseen"))
+                return
+            if problem:
+                is_reused = number not in self._missing
+                self._coverage.lose_schema(number, problem, is_reused=is_reused)
+            if problem or number not in self._missing:
+                del self._former[number]
+
+    def _wrong(self, number: int) -> str:
+        """Return what is wrong with an id, or ""."""
+        return self._problem(number, self._first.get(number, ""))
+
+    def _problem(self, number: int, digest: str) -> str:
+        assert isinstance(self._registry, SchemaRegistry)
+        text = self._registry.text_now(number)
+        if text is not None:
+            self._missing.pop(number, None)
+            now = hashlib.sha256(_form(text).encode()).hexdigest()[:32]
+            if digest and digest != now:
+                return "now identifies a different schema"
+            if not digest:
+                self._first[number] = self._read[number] = now
+            return ""
+        self._missing[number] = self._missing.get(number, 0) + 1
+        return "is no longer in the registry" if self._missing[number] >= _MISSING_LOOKS else ""
+
+    def _in_use(self) -> list[tuple[str, int]]:
+        return [
+            (name, number)
+            for name, counters in self._report.tables.items()
+            for number in (counters.key_schema_id, counters.value_schema_id)
+            if number is not None
+        ]
+
+
+def _form(text: str) -> str:
+    """Return a schema in canonical form, whichever node of a registry wrote it."""
+    try:
+        parsed: Any = json.loads(text)
+    except ValueError:
+        return text
+    return json.dumps(parsed, sort_keys=True)
+
+
+def _refused(wrong: list[tuple[str, int, str]]) -> ServiceRefused:
+    table, number, problem = wrong[0]
+    tables = list(dict.fromkeys(name for name, _, _ in wrong))
+    more_tables = f" and {len(tables) - 1} other tables" if len(tables) > 1 else ""
+    more = f" … and {len(tables) - _NAMED} more" if len(tables) > _NAMED else ""
+    return ServiceRefused(
+        f"schema id {number} of table {table}{more_tables} {problem}: consumers would misread the rows",
+        "restore the registry with its former ids; or start the relay again, which registers "
+        "its schemas again, and send the rows again, because consumers can't decode the "
+        f"earlier ones: bwtui snapshot {shlex.join(tables[:_NAMED])}{more}",
+    )
+
+
 #: The file name in the state folder.
 FILE = "topics.json"
 _LOOK_SECONDS = 5.0
@@ -33,9 +149,8 @@ _SOON_SECONDS = 1.0
 _RARELY = 6
 _END_SECONDS = 5.0
 _CLOSES = (
-    "no action needed: the relay compares the table with its topic, sends what differs, "
-    "and deletes rows in partitions that their key does not belong to; 'bwtui status' "
-    "lists the tables that are not proven"
+    "no action needed: the relay compares the table with its topic, and sends what differs, with "
+    "tombstones for keys in the wrong partition; 'bwtui status' lists the tables that are not proven"
 )
 #: Number of checks before a topic counts as deleted: a broker that has just started may not know it yet.
 _GONE_LOOKS = 2
@@ -112,6 +227,14 @@ class TopicWatch:
         with self._lock:
             self._recorded = {}
             self._remember()
+
+    def first_used(self, limits: Limits) -> set[str]:
+        """Return the topics that existed before this relay, in any run, was about to send to them."""
+        return {
+            topic
+            for topic, limits_of in limits.items()
+            if isinstance(limits_of, TopicLimits) and not limits_of.is_new and topic not in self._recorded
+        }
 
     def take(self, limits: Limits) -> None:
         """Record topics right before the first row is sent to them. Raises OSError, ConnectionFailed."""
@@ -226,7 +349,7 @@ class TopicWatch:
             except ServiceRefused as error:
                 self.refusal = error
                 return
-            is_soon = is_missing or (self._is_awaited and not self._has_looked)
+            is_soon = bool(why) or is_missing or (self._is_awaited and not self._has_looked)
             self._wake.wait(_SOON_SECONDS if is_soon else _LOOK_SECONDS)
             self._wake.clear()
             if self._is_over:
@@ -256,6 +379,8 @@ class TopicWatch:
             return
         self._former.add(recorded.id)
         self._recorded[topic] = replace(recorded, id="", partitions=0, lost=None)
+        # What was wrong with the deleted topic is over: the relay creates a new one.
+        self._coverage.gap(table, "")
         reason = f"lacks its topic: {topic} was deleted, with every row in it"
         self._coverage.mark(table, reason, TOPICS, has_extra=False)
         self._report_change(table, f"topic {topic} was deleted with all its records", _CLOSES)
@@ -272,7 +397,7 @@ class TopicWatch:
             partitions = recorded.partitions if topic in self._sent_topics else now.partitions
             recorded = replace(recorded, lost=now.lost, partitions=partitions)
             self._service.refresh(topic)
-            reason = f"lost the records of topic {topic}, which was deleted and created again"
+            reason = f"has a topic that was deleted and created again, without its earlier records: {topic}"
             self._coverage.mark(table, reason, TOPICS, has_extra=False)
             self._report_change(
                 table,

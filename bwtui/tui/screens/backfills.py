@@ -17,13 +17,11 @@ from bwtui.tui import figures
 from bwtui.tui.host import Closer, ScreenHost, ScreenSelection
 from bwtui.tui.keys import key_for
 from bwtui.tui.plain import Content, Group, Text, with_hint
-from bwtui.tui.screens.audit.forms import AskScreen
-from bwtui.tui.screens.base import RelayScreen
+from bwtui.tui.screens.base import DetailedList
+from bwtui.tui.screens.dialogs import AskScreen
 from bwtui.tui.state import ScreenSnapshot
-from bwtui.tui.widgets.columns import Cell, GridColumn
-from bwtui.tui.widgets.detail import Detail
-from bwtui.tui.widgets.grid import Grid
-from bwtui.tui.widgets.item_list import Item, ItemList
+from bwtui.tui.widgets.grid import Cell, GridColumn, Item, ItemList
+from bwtui.tui.widgets.line import Detail
 
 COLUMNS = (
     GridColumn("table", "Table", 16, grow=40),
@@ -33,74 +31,63 @@ COLUMNS = (
     GridColumn("pace", "Rows/s", 7, "right"),
     GridColumn("tombstones", "Tombst.", 8, "right", drop=3),
     GridColumn("left_out", "Left out", 8, "right", drop=2),
-    GridColumn("asked", "Asked", 8, drop=1, grow=19),
+    GridColumn("requested", "Requested", 9, drop=1, grow=19),
     GridColumn("id", "Id", 10, drop=4, grow=20),
     GridColumn("where", "Where", 12, drop=5, grow=60),
 )
 #: The action that opens this screen.
-OPENS = "look_closer('backfills')"
+OPENS = "open_details('backfills')"
 _TONES = {"running": "good", "failed": "bad", "paused": "warn", "cancelled": "muted", "done": "muted"}
 
 
-class BackfillsScreen(RelayScreen):
+class BackfillsScreen(DetailedList):
     """Shows the list of requests, and the selected one in full."""
 
     mode: ClassVar[str] = "overview"
     own_keys: ClassVar[frozenset[str]] = frozenset(("pause_sending", "cancel_sending"))
+    nothing: ClassVar[str] = "no request selected"
 
     @classmethod
     def of(cls, host: ScreenHost, selection: ScreenSelection) -> Closer:
         """Return the screen, or why there is none: a recording has no relay that could backfill rows."""
         if host.model.recorded:
-            return "A recording sends nothing again: 'bwtui attach' shows a running relay"
+            return "A recording has no backfill requests; 'bwtui attach' shows those of a running relay"
         return cls(host)
 
     def body(self) -> Iterable[Widget]:
-        sortable = ("asked", "table", "state", "rows")
-        listing = ItemList(COLUMNS, sortable, id="backfills", noun="requests")
-        listing.border_title = Content("Sent again")
-        listing.descending = True
-        listing.set_sort_mark("asked", True)
+        sortable = ("requested", "table", "state", "rows")
+        listing = ItemList(
+            COLUMNS, sortable, id="backfills", noun="requests", title="Backfills", descending=True
+        )
         yield Container(
             listing, Detail(id="backfill", title="Request"), id="backfills-pair", classes="folder"
         )
 
     def crumbs(self) -> tuple[str, ...]:
-        return ("Overview", "Sent again")
+        return ("Overview", "Backfills")
 
     def selected_table(self) -> str | None:
-        status = self._selected()
+        status: BackfillStatus | None = self.selected_entry()
         return status.table if status is not None else None
 
-    def paint(self, picture: ScreenSnapshot) -> None:
+    def paint(self, snapshot: ScreenSnapshot) -> None:
         listing = self.query_one("#backfills", ItemList)
-        statuses = picture.status.backfills if picture.status else ()
+        statuses = snapshot.status.backfills if snapshot.status else ()
         key = key_for("snapshot_table")
-        listing.say_why_empty(f"nothing is sent again, and nothing was; {key} on a table asks for its rows")
-        listing.set_items([_item(status) for status in statuses], picture.received)
-        self._show_selected()
+        listing.say_why_empty(f"no backfill requests yet; {key} on a table requests its rows")
+        listing.set_items([_item(status) for status in statuses], snapshot.received)
+        self.show_selected()
 
-    def on_grid_highlighted(self, event: Grid.Highlighted) -> None:
-        self._show_selected()
-
-    def _selected(self) -> BackfillStatus | None:
-        status, key = self.host.model.picture.status, self.main_grid().cursor_key
-        return next((one for one in status.backfills if one.id == key), None) if status else None
-
-    def _show_selected(self) -> None:
-        detail, selected = self.query_one("#backfill", Detail), self._selected()
-        if selected is None:
-            detail.show(None, Content.styled("no request selected", "$quiet"))
-            return
-        content = _text(selected, self.host.model.picture.received)
-        detail.show((selected.id, content.markup), content)
+    def describe(self, entry: BackfillStatus) -> tuple[object, Content]:
+        content = _text(entry, self.host.model.snapshot.received)
+        return (entry.id, content.markup), content
 
     def action_pause_sending(self) -> None:
         """Pause the selected request, or resume it."""
         selected = self._open_one()
         if selected is not None:
-            what: BackfillCommand = "resume" if selected.state == "paused" else "pause"
-            self._control(selected, what)
+            command: BackfillCommand = "resume" if selected.state == "paused" else "pause"
+            self._control(selected, command)
 
     def action_cancel_sending(self) -> None:
         """Cancel the selected request, after a question."""
@@ -112,28 +99,30 @@ class BackfillsScreen(RelayScreen):
             if go:
                 self._control(selected, "cancel")
 
-        told_so = Group(
+        question = Group(
             Text(f"{selected.rows:,} rows of {selected.table} were sent, and stay in the topic."),
-            Text("The others are not sent. Asked for again it begins anew."),
+            Text("The remaining rows are not sent. A new request starts from scratch."),
         )
-        self.app.push_screen(AskScreen(f"Cancel {selected.id}", told_so, "Cancel it", careful=True), cancel)
+        self.app.push_screen(AskScreen(f"Cancel {selected.id}", question, "Cancel it", careful=True), cancel)
 
     def _open_one(self) -> BackfillStatus | None:
         """Return the selected request, or show why it accepts no commands."""
-        selected = self._selected()
+        selected: BackfillStatus | None = self.selected_entry()
         if selected is None:
             self.notify("No request is selected", severity="warning", timeout=4)
         elif selected.is_over:
-            self.notify(f"{selected.id} is over: {selected.state}", severity="warning", timeout=4)
+            self.notify(
+                f"request {selected.id} has already ended: {selected.state}", severity="warning", timeout=4
+            )
             return None
         return selected
 
-    def _control(self, selected: BackfillStatus, what: BackfillCommand) -> None:
+    def _control(self, selected: BackfillStatus, command: BackfillCommand) -> None:
         name = self.host.model.name
 
         async def ask() -> None:
             try:
-                status = await asyncio.to_thread(control_backfill, name, selected.id, what)
+                status = await asyncio.to_thread(control_backfill, name, selected.id, command)
             except BwtuiError as error:
                 self.notify(with_hint(error), severity="error", timeout=8)
             else:
@@ -144,22 +133,22 @@ class BackfillsScreen(RelayScreen):
 
 def ask_to_send(app: App[Any], name: str, table: str | None, status: Status | None) -> None:
     """Ask whether to send all rows of a table again, and make the relay called ``name`` do so."""
-    known = status.tables.get(table) if status is not None and table is not None else None
-    if table is None or known is None:
+    table_status = status.tables.get(table) if status is not None and table is not None else None
+    if table is None or table_status is None:
         app.notify("No table is selected", severity="warning", timeout=4)
         return
-    unkeyed = known.is_key_known and not known.key_columns
+    unkeyed = table_status.has_final_key and not table_status.key_columns
     lines: list[Text | str] = [
         Text(
-            f"The relay reads all rows of {table}, and sends them into topic {known.topic} while it goes on "
-            "with the changes. No row is sent over a newer one of its key."
+            f"The relay reads all rows of {table} and sends them to topic {table_status.topic} while it "
+            "streams the changes. It never sends a row over a newer one of the same key."
         ),
         "",
-        Text("Consumers get every row once more. It can be paused, and ended."),
+        Text("Consumers receive every row once more. The request can be paused and cancelled."),
     ]
     if unkeyed:
         warning = app.theme_variables["warning"]
-        lines += ["", Text("▲ The table has no key: its rows will be in the topic twice.", warning)]
+        lines += ["", Text("▲ The table has no key, so its rows will be in the topic twice.", warning)]
 
     async def send() -> None:
         try:
@@ -168,7 +157,7 @@ def ask_to_send(app: App[Any], name: str, table: str | None, status: Status | No
         except BwtuiError as error:
             app.notify(with_hint(error), severity="error", timeout=8)
         else:
-            app.notify(f"Asked for: {id}; {key_for(OPENS)} shows how far it is", timeout=6)
+            app.notify(f"Requested: {id}; {key_for(OPENS)} shows its progress", timeout=6)
 
     def begin(go: bool | None) -> None:
         if go:
@@ -182,13 +171,13 @@ def in_one_line(status: Status | None, now: float) -> Content | None:
     open_ones = [one for one in status.backfills if not one.is_over] if status else []
     if not open_ones:
         return None
-    shown = next((one for one in open_ones if one.state == "running"), open_ones[0])
-    others = len(open_ones) - 1
-    more = f"  +{others}" if others else ""
+    first = next((one for one in open_ones if one.state == "running"), open_ones[0])
+    further = len(open_ones) - 1
+    more = f"  +{further}" if further else ""
     return Content.assemble(
         (" ↻ ", "bold $primary"),
-        (shown.table, "bold"),
-        f"  {in_brief(shown, now)}{more}",
+        (first.table, "bold"),
+        f"  {in_brief(first, now)}{more}",
         (f"  {key_for(OPENS)}", "bold"),
         (" all", "$quiet"),
     )
@@ -215,13 +204,13 @@ def _item(status: BackfillStatus) -> Item:
         Cell(" ".join(status.where.split()), "muted"),
     )
     values = {
-        "asked": (status.requested, status.id),
+        "requested": (status.requested, status.id),
         "table": status.table,
         "state": status.state,
         "rows": status.rows,
     }
     search = f"{status.id} {status.table} {status.state} {status.where} {status.reason} {status.error}"
-    return Item(status.id, cells, values, search, status.state == "failed")
+    return Item(status.id, cells, values, search, status.state == "failed", status)
 
 
 def _text(status: BackfillStatus, now: float) -> Content:
@@ -229,12 +218,12 @@ def _text(status: BackfillStatus, now: float) -> Content:
         lines = [Content.styled(status.error, "bold $error"), Content.styled(status.hint, "$quiet")]
     else:
         lines = [Content.styled(progress_text(status, now), "bold")]
-    asked_by = REASONS.get(status.reason, status.reason)
+    requester = REASONS.get(status.reason, status.reason)
     facts = (
         ("id", status.id),
         ("table", status.table),
         ("where", status.where),
-        ("asked by", asked_by or "a person"),
+        ("requester", requester or "a user"),
         ("rows", f"{status.rows:,} sent"),
         ("tombstones", f"{status.tombstones:,}" if status.tombstones else ""),
         ("left out", f"{status.left_out:,}: the stream had sent a newer state" if status.left_out else ""),

@@ -1,35 +1,394 @@
 """The base of every screen: header, filter line, footer, and the actions on the selected row."""
 
-from collections.abc import Iterable
+import asyncio
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from datetime import datetime
 from functools import partial
-from typing import ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 
+from rich.cells import cell_len
 from textual import events
+from textual._compositor import ChopsUpdate, Compositor
 from textual.app import ComposeResult
 from textual.binding import ActiveBinding, BindingType
 from textual.containers import Container
-from textual.geometry import Offset
+from textual.geometry import Offset, Region
+from textual.screen import Screen
+from textual.strip import Strip
 from textual.widget import Widget
 from textual.widgets import Input
 
+from bwtui.errors import BwtuiError, UsageError
 from bwtui.model.service_views import LookName
-from bwtui.tui import footer
+from bwtui.model.status import ChangeSample
+from bwtui.recording.change import Change
+from bwtui.recording.explain import RowKey, key_of
+from bwtui.recording.export import opened
 from bwtui.tui.actions import makes_sense, names, why_nothing
-from bwtui.tui.filtering import Filter
-from bwtui.tui.host import ScreenHost
-from bwtui.tui.keys import bindings, rebind
-from bwtui.tui.screens.dialogs import HelpScreen
-from bwtui.tui.screens.exporting import ExportingScreen
-from bwtui.tui.screens.jump import JumpScreen, JumpTarget
-from bwtui.tui.state import ScreenSnapshot
-from bwtui.tui.widgets.detail import Detail
-from bwtui.tui.widgets.filter_bar import FilterBar
-from bwtui.tui.widgets.grid import Grid
+from bwtui.tui.audit.report import ReportFinding
+from bwtui.tui.host import RecordingHost, ScreenHost
+from bwtui.tui.keys import bindings, key_for, rebind
+from bwtui.tui.plain import Content, with_hint
+from bwtui.tui.playback import Command
+from bwtui.tui.screens.dialogs import HelpScreen, JumpScreen, JumpTarget
+from bwtui.tui.state import Playhead, ScreenSnapshot
+from bwtui.tui.widgets.filter_bar import Filter, FilterBar
+from bwtui.tui.widgets.grid import Grid, GridRow, ItemList
 from bwtui.tui.widgets.header import Header
-from bwtui.tui.widgets.item_list import ItemList
-from bwtui.tui.widgets.key_line import KeyLine
-from bwtui.tui.widgets.recording.seek_bar import SeekBar
-from bwtui.tui.widgets.recording.transport import Transport
+from bwtui.tui.widgets.line import Detail, KeyLine
+from bwtui.tui.widgets.transport import SeekBar, Timeline, Transport
+
+#: Actions that the footer omits if space is short, the first one first; help still lists them.
+SPARE = (
+    *("copy", "sort", "maximise", "errors_only", "replay", "verify"),
+    *("open_details('letters')", "try_ddl", "open_details('versions')"),
+)
+#: The same on the screens of an audit.
+AUDIT_SPARE = (
+    "copy",
+    "sort",
+    "maximise",
+    "open_details('rows')",
+    "open_details('journey')",
+    "open_details('transaction')",
+    "seek",
+    "play",
+    "replay",
+)
+
+_Bindings = dict[str, ActiveBinding]
+
+
+def _fitted(active: _Bindings, spare: Sequence[str], width: int) -> _Bindings:
+    """Return the bindings, with those of ``spare`` hidden from the footer that do not fit."""
+    hidden: set[str] = set()
+    needed = _width(active)
+    for action in spare:
+        if needed <= width:
+            break
+        hidden.add(action)
+        needed -= sum(_room(one) for one in active.values() if _is_shown(one, (action,)))
+    return {
+        key: one._replace(binding=replace(one.binding, show=False)) if _is_shown(one, hidden) else one
+        for key, one in active.items()
+    }
+
+
+def _with_shown(active: _Bindings, keys: AbstractSet[str]) -> _Bindings:
+    """Return the bindings, with the screen's own actions shown in the footer too."""
+    return {
+        key: one._replace(binding=replace(one.binding, show=True)) if one.binding.action in keys else one
+        for key, one in active.items()
+    }
+
+
+def _typing(active: _Bindings, enter: str, escape: str) -> _Bindings:
+    """Return the bindings, with only Enter and Esc shown in the footer, labelled for the typed line."""
+    labels = {"enter": ("Enter", enter), "escape": ("Esc", escape)}
+    labelled: _Bindings = {}
+    # Enter comes first, as everywhere.
+    for key in sorted(active, key=lambda key: key != "enter"):
+        binding = replace(active[key].binding, show=key in labels)
+        if key in labels:
+            binding = replace(binding, key_display=labels[key][0], description=labels[key][1])
+        labelled[key] = active[key]._replace(binding=binding)
+    return labelled
+
+
+def _is_shown(one: ActiveBinding, actions: Sequence[str] | set[str]) -> bool:
+    return one.binding.show and one.binding.action in actions
+
+
+def _room(one: ActiveBinding) -> int:
+    """Return the number of cells that a key takes: its name, its label, and a gap after each."""
+    return cell_len(one.binding.key_display or one.binding.key) + cell_len(one.binding.description) + 2
+
+
+def _width(active: _Bindings) -> int:
+    return sum(_room(one) for one in active.values() if one.binding.show)
+
+
+class PartialCompositor(Compositor):
+    """Textual's own compositor renders each widget between the first and the last change, which may be all.
+
+    A changed cell belongs to the topmost widget there. So widgets without a changed cell contribute nothing
+    to the painting, and the others contribute only the lines with such cells.
+    """
+
+    #: The changed regions; None while the whole screen is painted.
+    _changed: tuple[Region, ...] | None = None
+
+    def render_partial_update(self) -> ChopsUpdate | None:
+        """Render the changed regions, if there are any."""
+        self._changed = tuple(self._dirty_regions)
+        try:
+            return super().render_partial_update()
+        finally:
+            self._changed = None
+
+    def _get_renders(self, crop: Region | None = None) -> Iterable[tuple[Region, Region, list[Strip]]]:
+        if self._changed is None:
+            yield from super()._get_renders(crop)
+            return
+        for widget, (region, clip) in self.visible_widgets.items():
+            visible = region.intersection(clip)
+            lines = [
+                (part.y, part.bottom) for one in self._changed if (part := visible.intersection(one)).area
+            ]
+            if lines:
+                top = min(first for first, _ in lines)
+                part = Region(visible.x, top, visible.width, max(last for _, last in lines) - top)
+                yield part, clip, widget.render_lines(part.translate(-region.offset))
+
+
+class TransportScreen(Screen[None]):
+    """The base of every screen; the actions that move a recording are called only for a recording."""
+
+    #: The main list is not the recording's but the screen's own, such as a transaction.
+    own_list: ClassVar[bool] = False
+
+    def __init__(self, host: ScreenHost) -> None:
+        super().__init__()
+        self.host = host
+        self._compositor = PartialCompositor()
+
+    @property
+    def recording(self) -> RecordingHost:
+        """The host of the recording; never used for a relay."""
+        recording = self.host.recording
+        assert recording is not None
+        return recording
+
+    # Methods for subclasses to override.
+
+    def main_grid(self) -> Grid:
+        """Return the list that filter, sort and copy act on."""
+        raise NotImplementedError
+
+    def selected_change(self) -> Change | None:
+        """Return the selected change; by default the last one at the recording's position."""
+        head = self.host.model.snapshot.playhead
+        return None if head is None else head.change
+
+    def selected_table(self) -> str | None:
+        """Return the selected table; by default the selected change's."""
+        change = self.selected_change()
+        return None if change is None else change.table
+
+    def selected_key(self) -> RowKey | str:
+        """Return the selected key, or why there is none; by default the selected change's."""
+        change = self.selected_change()
+        if change is None:
+            return "No change is selected"
+        return key_of(change) or f"{change.table} has no key, so its rows can't be distinguished"
+
+    def selected_sample(self) -> ChangeSample | None:
+        """Return the selected change of a running relay, on a screen that has one."""
+        return None
+
+    def selected_subject(self) -> str | None:
+        """Return the selected subject; by default that of the selected table's values."""
+        table, schemas = self.selected_table(), self.host.model.snapshot.schemas
+        entries = [one for one in schemas if one.table == table and one.part == "value"]
+        return entries[-1].subject if entries else None
+
+    # Moving.
+
+    def action_play(self) -> None:
+        self.drive(lambda player: player.toggle())
+
+    def action_step(self, changes: int) -> None:
+        self.drive(lambda player: player.step(changes))
+
+    def action_step_transaction(self, direction: int) -> None:
+        self.drive(lambda player: player.step_transaction(direction))
+
+    def action_speed(self, steps: int) -> None:
+        self.drive(lambda player: player.change_speed(steps))
+
+    def action_travel(self, end: int) -> None:
+        """Go to the recording's beginning or end."""
+        length = self.recording.source.view.length
+        self.drive(lambda player: player.seek(length if end else 0))
+
+    def action_error(self, direction: int) -> None:
+        """Go to the next or previous error."""
+        self.drive(lambda player: player.seek_error(direction))
+
+    def action_seek(self) -> None:
+        """Open the line in which a position is typed."""
+        head = self.host.model.snapshot.playhead
+        self.query_one(SeekBar).open(() if head is None else places(head))
+
+    def on_timeline_clicked(self, event: Timeline.Clicked) -> None:
+        """Go to the moment under the mouse."""
+        self.drive(lambda player: player.seek_time(event.micros))
+
+    def seek_text(self, text: str) -> None:
+        """Go to the typed position, or show why that is impossible."""
+        self.recording.drive(lambda player: player.seek_text(text), self.query_one(SeekBar).answer)
+
+    def close_seek_bar(self) -> bool:
+        """Close the line in which a position is typed; return whether it was open."""
+        bars = self.query(SeekBar)
+        if not bars or not bars.first().display:
+            return False
+        bars.first().close()
+        return True
+
+    def focus_list(self) -> None:
+        """Focus the main list; unlike `Widget.focus`, this takes effect before the next key."""
+        self.set_focus(self.main_grid())
+
+    def drive(self, command: Command) -> int:
+        """Make the player carry out a command; show its error, if any."""
+        return self.recording.drive(command, self._say_error)
+
+    # Detail screens.
+
+    def action_open_details(self, name: str) -> None:
+        """Open a detail screen about the selection."""
+        self.host.open_details(name, self)
+
+    # Audits.
+
+    def action_replay(self) -> None:
+        """Ask what to replay, and into which topics."""
+        self.recording.ask_to_replay(mend=False)
+
+    def action_mend(self) -> None:
+        """Replay what the audit found missing."""
+        report = self.host.audit.report
+        if report is None:
+            self._warn(f"There is no audit yet; {key_for('verify')} verifies this recording")
+        elif not report.missing:
+            self._warn("The audit found nothing missing, so there is nothing to replay")
+        else:
+            self.recording.ask_to_replay(mend=True)
+
+    def go_to_place(self, finding: ReportFinding | None, change: Change | None = None) -> None:
+        """Go to a finding's change in the list of all changes, or to the finding's LSN."""
+        position = change.position if change is not None else finding.position if finding else None
+        if finding is None:
+            self._warn("No finding is selected")
+        elif position is not None:
+            self.host.show_mode("changes")
+            self.drive(lambda player: player.seek(position + 1))
+        elif finding.lsn:
+            lsn = finding.lsn
+            self.host.show_mode("changes")
+            self.drive(lambda player: player.seek_text(lsn))
+        else:
+            self._warn("The finding has no position in the recording: no recorded message equals it")
+
+    def _say_error(self, error: BwtuiError | None) -> None:
+        if error is not None:
+            self._warn(with_hint(error))
+
+    def _warn(self, text: str) -> None:
+        self.notify(text, severity="warning", timeout=4, markup=False)
+
+
+def places(head: Playhead) -> list[str]:
+    """Return examples of all forms of a position, for the present one."""
+    moment = datetime.fromtimestamp(head.time / 1_000_000)
+    change = head.change
+    xid = change.xid if change is not None and change.in_transaction else ""
+    here = [f"xid {xid}", *([change.lsn_text] if change is not None else [])]
+    now = [f"{moment:%H:%M:%S}", f"{moment:%Y-%m-%d %H:%M:%S}"]
+    return ["start", "end", *now, "+30s", "-5m", *here, "50%", f"#{max(head.position - 1, 0)}"]
+
+
+_ODD = re.compile(r"[^A-Za-z0-9._-]+")
+#: Maximum characters of a name in a file name.
+_LONGEST = 60
+
+Objects = Iterable[Mapping[str, Any]]
+
+
+class ExportingScreen(TransportScreen):
+    """A screen that can export the selected row of its list, or all rows that match."""
+
+    def crumbs(self) -> tuple[str, ...]:
+        """Return the path to this screen."""
+        raise NotImplementedError
+
+    def action_export(self) -> None:
+        """Write the selected row to a file."""
+        self.export(list(self.selected_objects()))
+
+    def action_export_all(self) -> None:
+        """Write all rows that match to a file."""
+        self.export(list(self.all_objects()), self.main_grid().remark)
+
+    def selected_objects(self) -> Objects:
+        """Return the selected row."""
+        grid = self.main_grid()
+        return row_objects(grid, grid.rows[grid.cursor_row :][:1])
+
+    def all_objects(self) -> Objects:
+        """Return every row that matches the filter."""
+        grid = self.main_grid()
+        return row_objects(grid, grid.rows)
+
+    def export(self, objects: Objects, remark: str = "") -> None:
+        """Write objects to a new file in the background; ``remark`` is a note about them."""
+        # A worker of the screen would be cancelled with it, while its thread continues to write the file.
+        self.app.run_worker(self.write(objects, remark), group="export", exit_on_error=True)
+
+    async def write(self, objects: Objects, remark: str = "") -> None:
+        """Write objects to a new file, and show its name, or why writing failed."""
+        name = " ".join((self.host.model.name, *self.crumbs()))
+        try:
+            path, count = await asyncio.to_thread(write_objects, name, self.host.model.clock(), objects)
+        except BwtuiError as error:
+            self._warn(with_hint(error))
+            return
+        lines = "1 line" if count == 1 else f"{count:,} lines"
+        self.notify(f"./{path}" + (f" · {remark}" if remark else ""), title=f"Exported {lines}", timeout=8)
+
+
+def row_objects(grid: Grid, rows: Sequence[GridRow]) -> Iterator[dict[str, str]]:
+    """Return rows as displayed, by the titles of their columns, including columns that do not fit."""
+    for row in rows:
+        cells = {
+            c.title or c.key: cell.text.strip() for c, cell in zip(grid.columns, row.cells, strict=False)
+        }
+        yield {title: text for title, text in cells.items() if title != "mark" or text}
+
+
+def write_objects(name: str, moment: float, objects: Objects) -> tuple[Path, int]:
+    """Write one line per object, and return the file and their number; ``moment`` is in Unix seconds.
+
+    Raises BwtuiError, and whatever ``objects`` raises; in both cases no file remains.
+    """
+    path = _new_path(name, moment)
+    count = 0
+    with opened(path, force=False) as file:
+        for one in objects:
+            # Lone surrogates become JSON's own escapes.
+            file.write(json.dumps(one, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n")
+            count += 1
+        if not count:
+            raise UsageError("there is nothing to export", "select a row, or change the filter")
+    return path, count
+
+
+def _new_path(name: str, moment: float) -> Path:
+    """Return the name of a file that does not exist yet."""
+    when = datetime.fromtimestamp(moment).strftime("%Y%m%d-%H%M%S")
+    stem = f"bwtui-{_ODD.sub('-', name)[:_LONGEST].strip('-.')}-{when}"
+    path, number = Path(f"{stem}.jsonl"), 1
+    while path.exists() or path.is_symlink():
+        number += 1
+        path = Path(f"{stem}-{number}.jsonl")
+    return path
+
 
 #: Actions that are available only on the screens that list them in ``own_keys``.
 OWN = frozenset(("send_all_again", "pause_sending", "cancel_sending"))
@@ -46,7 +405,7 @@ class RelayScreen(ExportingScreen):
     mode: ClassVar[str] = ""
     wants_changes: bool = False
     #: The service view that the relay polls while this screen is shown.
-    wants_look: ClassVar[LookName | None] = None
+    required_view: ClassVar[LookName | None] = None
     #: Service views that are polled at the slower rate, because they are only a part of the screen.
     glances: tuple[LookName, ...] = ()
     #: Actions that the footer shows on this screen, though not elsewhere.
@@ -80,7 +439,7 @@ class RelayScreen(ExportingScreen):
             yield from self.body()
         yield self.filter_bar()
         if self.host.model.recorded:
-            yield SeekBar()
+            yield SeekBar(self.seek_text, self.focus_list)
             yield Transport()
         yield KeyLine()
 
@@ -90,17 +449,17 @@ class RelayScreen(ExportingScreen):
         """Return the widgets of the body."""
         raise NotImplementedError
 
-    def paint(self, picture: ScreenSnapshot) -> None:
+    def paint(self, snapshot: ScreenSnapshot) -> None:
         """Show a status snapshot, updating only what changed."""
         raise NotImplementedError
 
     def filter_bar(self) -> FilterBar:
         """Return the line in which a filter is typed."""
-        return FilterBar(self.names)
+        return FilterBar(self.apply_filter, self.focus_list, self.names)
 
     def names(self) -> Iterable[str]:
         """Return the names that complete a filter."""
-        status = self.host.model.picture.status
+        status = self.host.model.snapshot.status
         return status.tables if status is not None else ()
 
     def main_grid(self) -> Grid:
@@ -115,7 +474,7 @@ class RelayScreen(ExportingScreen):
         """Return the path to this screen."""
         return (self.mode.capitalize(),)
 
-    def look_about(self) -> tuple[str, ...]:
+    def view_subjects(self) -> tuple[str, ...]:
         """Return the subjects of the service view, if there are several of that name."""
         return ()
 
@@ -139,7 +498,7 @@ class RelayScreen(ExportingScreen):
         self.set_class(self.host.model.recorded, "-recorded")
         for grid in self.query(Grid):
             grid.has_ends = self.own_list or not self.host.model.recorded
-        self.first_focus().focus()
+        self.set_focus(self.first_focus())
         self._painted_in = self.app.theme
         self.refresh_picture()
 
@@ -159,9 +518,9 @@ class RelayScreen(ExportingScreen):
         self.set_class(model.link in ("gone", "stale"), "-stale")
         self.set_class(model.paused is not None, "-paused")
         self.query_one(Header).show(model, self.mode, self.crumbs(), self.host.stopping)
-        if model.picture.playhead is not None:
-            self.query_one(Transport).show(model.picture.playhead)
-        self.paint(model.picture)
+        if model.snapshot.playhead is not None:
+            self.query_one(Transport).show(model.snapshot.playhead)
+        self.paint(model.snapshot)
         if self.app.theme != self._painted_in:
             # Details have their own colours, and are created when a row is selected.
             self._painted_in = self.app.theme
@@ -237,8 +596,8 @@ class RelayScreen(ExportingScreen):
         self.add_class("-maximised")
         # Containers of the panel stay, or the panel would be hidden with them.
         keep = {panel, *panel.ancestors}
-        for other in self.query("#body .panel, #body .folder"):
-            other.set_class(other not in keep, "-folded")
+        for sibling in self.query("#body .panel, #body .folder"):
+            sibling.set_class(sibling not in keep, "-folded")
 
     def action_back(self) -> None:
         """Undo one step: focus on a detail, filter, maximised panel, or screen."""
@@ -246,7 +605,7 @@ class RelayScreen(ExportingScreen):
         if self.close_seek_bar():
             return
         if isinstance(self.focused, Detail):
-            self.main_grid().focus()
+            self.focus_list()
         elif bar.display or self.is_filtered():
             bar.clear()
         elif self.has_class("-maximised"):
@@ -277,9 +636,9 @@ class RelayScreen(ExportingScreen):
         active = super().active_bindings
         if isinstance(self.focused, Input):
             bar = next(a for a in self.focused.ancestors if isinstance(a, FilterBar | SeekBar))
-            return footer.typing(active, *bar.words)
-        active = footer.with_own(active, self.own_keys & names(self.host.model.kind))
-        return footer.fitted(active, footer.AUDIT_SPARE if self.audits else footer.SPARE, self.app.size.width)
+            return _typing(active, *bar.words)
+        active = _with_shown(active, self.own_keys & names(self.host.model.kind))
+        return _fitted(active, AUDIT_SPARE if self.audits else SPARE, self.app.size.width)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Disable actions that are available only live, or only in a recording, or only with write access."""
@@ -309,13 +668,6 @@ class RelayScreen(ExportingScreen):
         grid = self.main_grid()
         if isinstance(grid, ItemList):
             grid.set_filter(new)
-
-    def on_filter_bar_changed(self, event: FilterBar.Changed) -> None:
-        self.apply_filter(event.filter)
-
-    def on_filter_bar_closed(self) -> None:
-        """Return the focus to the list."""
-        self.main_grid().focus()
 
     def action_errors_only(self) -> None:
         """Show only rows with errors, or all."""
@@ -348,3 +700,30 @@ class RelayScreen(ExportingScreen):
         if focused is None:
             return []
         return [focused, *(node for node in focused.ancestors if isinstance(node, Widget))]
+
+
+class DetailedList(RelayScreen):
+    """A list of items, and the selected one in full."""
+
+    #: Shown while none is selected.
+    nothing: ClassVar[str] = "nothing selected"
+
+    def describe(self, entry: Any) -> tuple[object, Content]:
+        """Return an entry in full, and before it a value that changes with it."""
+        raise NotImplementedError
+
+    def selected_entry(self) -> Any:
+        """Return the selected entry, or None."""
+        grid = self.main_grid()
+        return grid.selected_entry if isinstance(grid, ItemList) else None
+
+    def on_grid_highlighted(self, event: Grid.Highlighted) -> None:
+        self.show_selected()
+
+    def show_selected(self) -> None:
+        """Show the selected entry, if it has changed."""
+        detail, entry = self.query_one(Detail), self.selected_entry()
+        if entry is None:
+            detail.show(None, Content.styled(self.nothing, "$quiet"))
+        else:
+            detail.show(*self.describe(entry))

@@ -1,13 +1,9 @@
-"""A table with cheap updates.
-
-Textual's DataTable renders every visible cell again after any change: 29 % of a core for 50 tables at four
-samples per second. This one caches its lines as strips, repaints only the cells that changed, never changes a
-column's width, and drops columns that do not fit.
-"""
+"""A table with cheap updates, and a list of items that can be sorted and filtered."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from rich.cells import cell_len
 from rich.segment import Segment
@@ -19,9 +15,90 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from bwtui.tui.keys import bindings, rebind
+from bwtui.tui.keys import bindings, key_for, rebind
 from bwtui.tui.plain import Content, fitted
-from bwtui.tui.widgets.columns import GridColumn, GridRow, VisibleColumn, place
+from bwtui.tui.widgets.filter_bar import Filter
+
+_NOTHING: Mapping[int, int] = MappingProxyType({})
+
+
+class Cell(NamedTuple):
+    """A text and its tone: "good", "warn", "bad", "muted", "strong" or "" for plain."""
+
+    text: str
+    tone: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GridColumn:
+    """One column. Its width never shrinks with its content, so that nothing jumps."""
+
+    key: str
+    title: str
+    width: int
+    align: Literal["left", "right"] = "left"
+    #: 0: always shown. Columns with other numbers are dropped if space is short, the highest first.
+    drop: int = 0
+    #: Maximum width of a column that may use spare space; 0: it does not grow.
+    grow: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GridRow:
+    """One row: a stable key, and a cell for every column, shown or not."""
+
+    key: str
+    cells: tuple[Cell, ...]
+
+
+class VisibleColumn(NamedTuple):
+    """A visible column: its index among all columns, its start, and its width."""
+
+    column: int
+    x: int
+    width: int
+
+
+def place(
+    columns: Sequence[GridColumn], width: int, needs: Mapping[int, int] = _NOTHING
+) -> list[VisibleColumn]:
+    """Choose the columns that fit into ``width``, one space apart, and distribute the spare space.
+
+    ``needs`` are the widths of the texts in growing columns, by the column's index: showing a whole text is
+    more important than empty space.
+    """
+    visible = list(range(len(columns)))
+    while _needed(columns, visible) > width:
+        worst = max(visible, key=lambda i: columns[i].drop)
+        if columns[worst].drop == 0:
+            break
+        visible.remove(worst)
+    widths = {i: columns[i].width for i in visible}
+    spare = width - _needed(columns, visible)
+    growing = [i for i in visible if columns[i].grow]
+    for limits in ({i: needs.get(i, 0) for i in growing}, {i: columns[i].grow for i in growing}):
+        spare = _share_out(widths, limits, spare)
+    placed, x = [], 2
+    for index in visible:
+        placed.append(VisibleColumn(index, x, widths[index]))
+        x += widths[index] + 1
+    return placed
+
+
+def _share_out(widths: dict[int, int], limits: Mapping[int, int], spare: int) -> int:
+    """Widen columns evenly, each up to its limit; return the remaining space."""
+    growing = [i for i, limit in limits.items() if limit > widths[i]]
+    while spare > 0 and growing:
+        for index in growing[:spare]:
+            widths[index] += 1
+            spare -= 1
+        growing = [i for i in growing if limits[i] > widths[i]]
+    return spare
+
+
+def _needed(columns: Sequence[GridColumn], visible: Sequence[int]) -> int:
+    return 2 + sum(columns[i].width + 1 for i in visible)
+
 
 #: Maximum characters whose width is measured: longer texts are cut in any terminal.
 _LONG = 500
@@ -76,7 +153,7 @@ class Grid(ScrollView, can_focus=True):
         self.fade_behind: int | None = None
         self._cursor = 0
         #: The row that the user chose; it is selected again when a filter shows it again.
-        self._wanted: str | None = None
+        self._target_key: str | None = None
         #: The rows among which it was chosen; the nearest one of them is selected while it is hidden.
         self._among: Sequence[GridRow] = ()
         self._tail = False
@@ -129,7 +206,7 @@ class Grid(ScrollView, can_focus=True):
         else:
             self._cursor = self._find(key, old)
         if tail:
-            self._wanted = None
+            self._target_key = None
         if self.cursor_key != key:
             self.post_message(self.Highlighted(self, self.cursor_key))
 
@@ -151,7 +228,7 @@ class Grid(ScrollView, can_focus=True):
             return
         before = self._cursor
         self._cursor = min(max(index, 0), len(self.rows) - 1)
-        self._wanted, self._among = self.cursor_key, self.rows
+        self._target_key, self._among = self.cursor_key, self.rows
         self._into_view()
         if self._cursor != before:
             self._repaint_row(before)
@@ -306,8 +383,8 @@ class Grid(ScrollView, can_focus=True):
 
     def _measure(self, old: Sequence[GridRow]) -> bool:
         """Record the widest texts of the growing columns; return whether one has become wider."""
-        before, known = dict(self._needs), set(map(id, old))
-        fresh = [row for row in self.rows if id(row) not in known]
+        before, old_ids = dict(self._needs), set(map(id, old))
+        fresh = [row for row in self.rows if id(row) not in old_ids]
         for index, column in enumerate(self.columns):
             if column.grow:
                 widest = max((_cells(row.cells[index].text) for row in fresh), default=0)
@@ -335,12 +412,12 @@ class Grid(ScrollView, can_focus=True):
     def _find(self, key: str | None, old: Sequence[GridRow]) -> int:
         """Return the row that the user chose, or else the last selected row, or else the nearest row."""
         places = {row.key: index for index, row in enumerate(self.rows)}
-        for wanted, among in ((self._wanted, self._among), (key, old)):
-            if wanted is None:
+        for target, among in ((self._target_key, self._among), (key, old)):
+            if target is None:
                 continue
-            if wanted in places:
-                return places[wanted]
-            at = next((i for i, row in enumerate(among) if row.key == wanted), None)
+            if target in places:
+                return places[target]
+            at = next((i for i, row in enumerate(among) if row.key == target), None)
             near = None if at is None else _nearest(among, at, places)
             if near is not None:
                 return near
@@ -396,3 +473,152 @@ def fit_text(text: str, width: int, align: str) -> str:
     text = fitted(text, width)
     padding = " " * (width - cell_len(text))
     return padding + text if align == "right" else text + padding
+
+
+#: Seconds for which an order is kept, so that rows sorted by a rate do not swap places all the time.
+CALM = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A row with a value for each sortable column, and the text to filter."""
+
+    key: str
+    cells: tuple[Cell, ...]
+    values: Mapping[str, Any]
+    search: str
+    trouble: bool = False
+    #: What the row shows.
+    entry: Any = None
+
+
+class ItemList(Grid):
+    """A panel of items; its border shows how many of them are visible, and why not all."""
+
+    def __init__(
+        self,
+        columns: Sequence[GridColumn],
+        sortable: Sequence[str],
+        *,
+        id: str,
+        noun: str,
+        title: str = "",
+        sort: str = "",
+        descending: bool | None = None,
+    ) -> None:
+        """``sort`` is the column to sort by first; ``descending`` None: as is usual for that column."""
+        super().__init__(columns, id=id)
+        self.add_class("panel")
+        self.border_title = Content(title)
+        self.noun = noun
+        self.sortable = tuple(sortable)
+        self.sort_column = sort or self.sortable[0]
+        self.descending = self._natural(self.sort_column) if descending is None else descending
+        self.filter = Filter()
+        self.errors_only = False
+        self._why_empty, self._is_known = "", True
+        self.items: dict[str, Item] = {}
+        self._order: list[str] = []
+        self._ordered_at = float("-inf")
+        self.set_sort_mark(self.sort_column, self.descending)
+
+    @property
+    def selected_entry(self) -> Any:
+        """What the row under the cursor shows, or None."""
+        item = self.items.get(self.cursor_key or "")
+        return None if item is None else item.entry
+
+    def set_items(self, items: Sequence[Item], now: float) -> None:
+        """Show these items; keep the order for a while, even if their values change."""
+        self.items = {item.key: item for item in items}
+        if now - self._ordered_at >= CALM or now < self._ordered_at:
+            self._ordered_at = now
+            self._order = self._sorted()
+        else:
+            before = set(self._order)
+            self._order = [k for k in self._order if k in self.items]
+            self._order += [k for k in self.items if k not in before]
+        self._show()
+
+    def say_why_empty(self, text: str, *, is_known: bool = True) -> None:
+        """Set the reason for an empty list, which replaces "none yet"; "" removes it.
+
+        If it is unknown whether there are items, the border shows no count.
+        """
+        if (text, is_known) != (self._why_empty, self._is_known):
+            self._why_empty, self._is_known = text, is_known
+            self._show()
+
+    def set_filter(self, new: Filter) -> None:
+        """Filter by the text that the user typed."""
+        self.filter = new
+        self._show()
+
+    def toggle_errors_only(self) -> None:
+        """Show only items with errors, or all again."""
+        self.errors_only = not self.errors_only
+        self._show()
+
+    def sort_next(self) -> None:
+        """Sort by the next visible sortable column."""
+        visible = [c for c in self.sortable if c in self.shown_columns] or list(self.sortable)
+        where = visible.index(self.sort_column) + 1 if self.sort_column in visible else 0
+        self.sort_by(visible[where % len(visible)])
+
+    def sort_by(self, column: str) -> None:
+        """Sort by a column if it is sortable, or reverse the order if it is the present one."""
+        if column not in self.sortable:
+            return
+        if column == self.sort_column:
+            self.descending = not self.descending
+        else:
+            self.sort_column, self.descending = column, self._natural(column)
+        self._order = self._sorted()
+        self.set_sort_mark(self.sort_column, self.descending)
+        self._show()
+
+    def on_grid_title_clicked(self, event: Grid.TitleClicked) -> None:
+        event.stop()
+        self.sort_by(event.column)
+
+    def _show(self) -> None:
+        visible = [item for key in self._order if self._passes(item := self.items[key])]
+        if not self.items:
+            self.empty_text = self._why_empty or f"no {self.noun} yet"
+        else:
+            clear, every = key_for("back"), key_for("errors_only")
+            self.empty_text = f"no {self.noun} match; {clear} clears the filter, {every} shows all"
+        self.set_rows([GridRow(item.key, item.cells) for item in visible])
+        self.set_remark(self._explain(len(visible)) if self._is_known or self.items else "")
+
+    def _passes(self, item: Item) -> bool:
+        return (item.trouble or not self.errors_only) and self.filter.passes(item.search)
+
+    def _explain(self, visible: int) -> str:
+        reasons = [r for r in (self.filter.describe(), "errors only" if self.errors_only else "") if r]
+        amount = f"{visible} of {len(self.items)}" if reasons else str(len(self.items))
+        return " · ".join([*reasons, f"{amount} {self.noun}"])
+
+    def _sorted(self) -> list[str]:
+        by_key = sorted(self.items.values(), key=lambda item: item.key)
+        by_key.sort(key=lambda item: item.values[self.sort_column], reverse=self.descending)
+        return [item.key for item in by_key]
+
+    def _natural(self, key: str) -> bool:
+        """Return whether a column sorts in descending order by default, as columns of numbers do."""
+        return next(column.align == "right" for column in self.columns if column.key == key)
+
+
+class SortedItemList(ItemList):
+    """A list that is sorted at every update, as its values never change; also explains why it is empty."""
+
+    reason = ""
+
+    def set_items(self, items: Sequence[Item], now: float) -> None:
+        self._ordered_at = float("-inf")
+        super().set_items(items, now)
+
+    def _show(self) -> None:
+        super()._show()
+        if not self.items and self.reason:
+            self.empty_text = self.reason

@@ -72,7 +72,7 @@ def _identity(model: Model, width: int, room: int) -> Content:
         return Content.assemble(*parts, (" ALL RELAYS ", "bold reverse $primary"))
     parts.append((f"{name}  ", "bold"))
     if model.kind == "report":
-        return Content.assemble(*parts, (" THE REPORT OF AN AUDIT ", "bold reverse $warning"))
+        return Content.assemble(*parts, (" AUDIT REPORT ", "bold reverse $warning"))
     # Narrow terminals need the space for the tabs.
     parts = parts if width >= 100 else [(f" {name} ", "bold")]
     if model.recorded:
@@ -90,7 +90,7 @@ def _identity(model: Model, width: int, room: int) -> Content:
 def _state(model: Model) -> str:
     """Return the state shown next to the name."""
     verdict = _verdict(model)
-    return " A RECORDING " if model.recorded else f"{verdict.mark} {verdict.word}"
+    return " RECORDING " if model.recorded else f"{verdict.mark} {verdict.word}"
 
 
 def _verdict(model: Model) -> assessment.Assessment:
@@ -100,7 +100,7 @@ def _verdict(model: Model) -> assessment.Assessment:
         if model.failure is not None:
             return assessment.Assessment("warn", "NOT RUNNING")
         return assessment.Assessment("muted", "CONNECTING")
-    by_link: dict[Link, assessment.Assessment] = {"stale": assessment.Assessment("warn", "NO NEWS")}
+    by_link: dict[Link, assessment.Assessment] = {"stale": assessment.Assessment("warn", "NO ANSWER")}
     if model.link == "gone" and status.state not in ("stopped", "failed"):
         is_silent = isinstance(model.failure, RelayUnresponsive)
         return assessment.Assessment("bad", "NO ANSWER" if is_silent else "GONE")
@@ -109,9 +109,9 @@ def _verdict(model: Model) -> assessment.Assessment:
 
 def _tabs(model: Model, screen: str, width: int) -> dict[str, Content]:
     """Return the tabs, with short labels if whole ones do not fit."""
-    whole = _labelled(model, screen, short=False)
-    if _length(whole) <= width - (_WIDE_IDENTITY if width >= 120 else _IDENTITY):
-        return whole
+    full = _labelled(model, screen, short=False)
+    if _length(full) <= width - (_WIDE_IDENTITY if width >= 120 else _IDENTITY):
+        return full
     short = _labelled(model, screen, short=True)
     if _length(short) <= width - len(_state(model)) - min(len(model.name), _NAME) - 3:
         return short
@@ -171,7 +171,7 @@ def _is_about_trouble(model: Model) -> bool:
 
 def _news(model: Model, stopping: bool) -> Content:
     status = model.live.status
-    head = model.picture.playhead
+    head = model.snapshot.playhead
     if model.kind in ("report", "fleet"):
         return Content.styled(model.remark, "$quiet")
     if head is not None and status is not None:
@@ -181,18 +181,18 @@ def _news(model: Model, stopping: bool) -> Content:
         old = Content.styled(f"figures are {figures.duration(model.age)} old  ", "bold $warning")
         return old + _end(model, status)
     if stopping:
-        return Content.styled("▲ stopping: the relay finishes what is under way", "bold $warning")
+        return Content.styled("▲ stopping: the relay completes messages in flight", "bold $warning")
     if model.paused is not None:
         since = figures.duration(model.clock() - model.paused_at)
         more = max(model.live.rows - model.paused.rows, 0)
-        rows = f"the relay runs on: +{figures.count(more)} rows"
+        rows = f"the relay continues: +{figures.count(more)} rows"
         text = f" PAUSED VIEW {since} · {rows} · {key_for('pause')} resumes "
         return Content.styled(text, "bold reverse $warning")
     if model.link == "stale":
         age = figures.duration(model.age)
-        return Content.styled(f"▲ figures are {age} old: no news from the relay", "bold $warning")
+        return Content.styled(f"▲ figures are {age} old: no answer from the relay", "bold $warning")
     if status is None:
-        return Content.styled(str(model.failure or "asking the relay for its status"), "$quiet")
+        return Content.styled(str(model.failure or "querying the relay's status"), "$quiet")
     verdict = status.verdict
     tone = assessment.tone_of(verdict)
     if tone == "muted":
@@ -219,7 +219,7 @@ def _end(model: Model, status: Status) -> Content:
         why = status.verdict.sentence or status.detail
         code = f" · exit code {status.exit_code}" if status.exit_code else ""
         return Content.styled(f"✗ {why}{code}", "bold $error")
-    return Content.styled("✗ the relay is gone without a word · looking for it", "bold $error")
+    return Content.styled("✗ the relay ended without reporting a reason · looking for it", "bold $error")
 
 
 def _as_of(head: Playhead, status: Status) -> Content:

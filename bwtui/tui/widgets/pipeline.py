@@ -11,9 +11,9 @@ from bwtui.tui import assessment, figures
 from bwtui.tui.plain import Content, fitted
 from bwtui.tui.state import ScreenSnapshot
 from bwtui.tui.theme import TONES
-from bwtui.tui.widgets import latency
+from bwtui.tui.widgets import history
 from bwtui.tui.widgets.line import Line
-from bwtui.tui.widgets.recording_line import RecordingLine
+from bwtui.tui.widgets.transport import RecordingLine
 
 #: Cells within the boxes at both ends, the same in wide terminals, the width from which on a terminal is
 #: wide, and the cells of the frame.
@@ -28,20 +28,20 @@ class StageBox(Line):
         self._title = name
         self._stage = StageStatus()
         self._slow = False
-        self._took: float | None = None
+        self._duration: float | None = None
         self._is_old = False
         self.border_title = Content(name)
 
-    def show(self, stage: StageStatus, slow: bool, took: float | None, *, is_old: bool) -> None:
+    def show(self, stage: StageStatus, slow: bool, duration: float | None, *, is_old: bool) -> None:
         """Paint what changed; the slow stage is marked with a word and a heavy border.
 
-        ``took`` is the median of the seconds that messages spent in the stage. With ``is_old``, the status is
-        old, and only the total is shown.
+        ``duration`` is the median of the seconds that messages spent in the stage. With ``is_old``, the
+        status is old, and only the total is shown.
         """
-        shown = (stage, took, is_old)
-        if shown == (self._stage, self._took, self._is_old) and slow == self._slow and self._lines:
+        visible = (stage, duration, is_old)
+        if visible == (self._stage, self._duration, self._is_old) and slow == self._slow and self._lines:
             return
-        self._stage, self._took, self._is_old = shown
+        self._stage, self._duration, self._is_old = visible
         if slow != self._slow:
             self._slow = slow
             self.set_class(slow, "-slow")
@@ -71,16 +71,16 @@ class StageBox(Line):
             lines.append(_pair("queue", f"{waiting}{limit}", width))
             lines.append(_pair("total", figures.count(stage.total), width))
         if self.content_size.height >= 6:
-            lines += self._where_time_goes(width)
+            lines += self._thread_activity(width)
         return Content("\n").join(lines)
 
-    def _where_time_goes(self, width: int) -> list[Content]:
+    def _thread_activity(self, width: int) -> list[Content]:
         if self._title == "decode":
             # Decoding and encoding are measured as one step.
             return [Content.styled("timed with", "$quiet"), Content.styled("encode".rjust(width), "$quiet")]
-        took = figures.NONE if self._took is None else self._now(latency.brief(self._took))
+        duration = figures.NONE if self._duration is None else self._now(history.brief(self._duration))
         busy = self._now(figures.percent(self._stage.busy))
-        return [_pair("busy", busy, width), _pair("p50", took, width)]
+        return [_pair("busy", busy, width), _pair("p50", duration, width)]
 
     def _now(self, figure: str) -> str:
         """Return a present figure, or a dash if the status is old."""
@@ -118,42 +118,42 @@ class Pipeline(Vertical):
             yield Sparkline(id="throughput")
             yield Line(id="engine")
 
-    def show(self, picture: ScreenSnapshot) -> None:
+    def show(self, snapshot: ScreenSnapshot) -> None:
         """Paint what changed."""
-        status = picture.status
+        status = snapshot.status
         if status is None:
             return
         slow = assessment.slow_stage(status)
-        taken, _ = latency.taken_by(status)
+        taken, _ = history.taken_by(status)
         for name in STAGES:
             box = self.query_one(f"#stage-{name}", StageBox)
-            one = taken.get(latency.STAGE_OF.get(name, ""))
-            seen = status.stages.get(name, StageStatus())
-            box.show(seen, name == slow, one.p50 if one else None, is_old=picture.as_of is not None)
+            one = taken.get(history.STAGE_OF.get(name, ""))
+            counts = status.stages.get(name, StageStatus())
+            box.show(counts, name == slow, one.p50 if one else None, is_old=snapshot.as_of is not None)
         width = self.content_size.width
         boxed = bool(self.query_one("#source").display)
         vitals = bool(self.query_one("#vitals").display)
-        position = (_background if boxed else _position)(picture, status, width, vitals)
-        self.query_one("#ends", Line).put(_ends(picture, status, width))
+        position = (_background if boxed else _position)(snapshot, status, width, vitals)
+        self.query_one("#ends", Line).put(_ends(snapshot, status, width))
         source, sink = self.query_one("#source", EndBox), self.query_one("#sink", EndBox)
         end = _END if width < _ROOMY else _WIDE_END
         source.styles.width = sink.styles.width = end + _FRAME
-        source.say_when(picture.as_of)
-        source.put(_source(picture, status, end))
-        only_recorded = _only_recorded(picture, status)
+        source.say_when(snapshot.as_of)
+        source.put(_source(snapshot, status, end))
+        only_recorded = _only_recorded(snapshot, status)
         sink.set_title("Recording" if only_recorded else "Kafka")
-        sink.say_when(picture.as_of)
-        sink.put(_sink(picture, status, only_recorded, end))
+        sink.say_when(snapshot.as_of)
+        sink.put(_sink(snapshot, status, only_recorded, end))
         self.query_one("#position", Line).put(_snapshot(status, width) or position)
         self.query_one("#recording", RecordingLine).show(status.recording)
         if vitals:
-            self._show_vitals(picture, status)
+            self._show_vitals(snapshot, status)
 
-    def _show_vitals(self, picture: ScreenSnapshot, status: Status) -> None:
+    def _show_vitals(self, snapshot: ScreenSnapshot, status: Status) -> None:
         delivered = status.stages.get("acknowledge", StageStatus()).per_second
-        rate = (figures.NONE if picture.as_of else f"{figures.rate(delivered)}/s").rjust(8)
+        rate = (figures.NONE if snapshot.as_of else f"{figures.rate(delivered)}/s").rjust(8)
         chart = self.query_one("#throughput", Sparkline)
-        peak, top = max(picture.delivered, default=0.0), figures.ceiling(picture.delivered)
+        peak, top = max(snapshot.delivered, default=0.0), figures.ceiling(snapshot.delivered)
         lines = [Content.assemble(("delivered ", "$quiet"), (rate, "bold"))]
         if self.query_one("#vitals").size.height > 1:
             cut = "of the last 2 m" if peak <= top else f"cut off at {figures.rate(top)}/s"
@@ -165,9 +165,9 @@ class Pipeline(Vertical):
         # One point per cell, the newest at the right: stretched or bundled points would jump. The zero at the
         # start makes the scale begin at zero.
         room = max(chart.content_size.width - 1, 1)
-        points = [min(point, top) for point in picture.delivered[-room:]]
+        points = [min(point, top) for point in snapshot.delivered[-room:]]
         chart.data = [0.0] * (1 + room - len(points)) + points
-        self.query_one("#engine", Line).put(_engine(picture, status))
+        self.query_one("#engine", Line).put(_engine(snapshot, status))
 
 
 class EndBox(Line):
@@ -212,46 +212,46 @@ def _safe_bytes(status: Status) -> str:
     return figures.size(max(status.safe_wal_bytes, 0))
 
 
-def _engine(picture: ScreenSnapshot, status: Status) -> Content:
-    is_old = picture.as_of is not None
-    cpu = figures.NONE if picture.cpu is None or is_old else f"{picture.cpu * 100:.0f}%"
+def _engine(snapshot: ScreenSnapshot, status: Status) -> Content:
+    is_old = snapshot.as_of is not None
+    cpu = figures.NONE if snapshot.cpu is None or is_old else f"{snapshot.cpu * 100:.0f}%"
     memory = (figures.NONE if is_old else figures.size(status.resident_bytes)).rjust(7)
     return Content.assemble(("engine ", "$quiet"), memory, ("  cpu ", "$quiet"), cpu.rjust(4))
 
 
-def _runway(picture: ScreenSnapshot) -> list[Content]:
+def _runway(snapshot: ScreenSnapshot) -> list[Content]:
     """Return how long the slot would stay safe if the relay stopped now; this is not a countdown."""
-    left = picture.seconds_left()
-    if left is None or picture.as_of is not None:
+    remaining = snapshot.seconds_left()
+    if remaining is None or snapshot.as_of is not None:
         return []
-    return [_named("safe", f"≈ {figures.duration(left)} if the relay stopped now")]
+    return [_named("safe", f"≈ {figures.duration(remaining)} if the relay stopped now")]
 
 
-def _commits(picture: ScreenSnapshot, status: Status) -> list[Content]:
+def _commits(snapshot: ScreenSnapshot, status: Status) -> list[Content]:
     """Return that the relay delivers exactly once, and the rate and latency of its Kafka transactions."""
     one = status.exactly_once
     if one is None:
         return []
-    if picture.as_of is not None or one.commit_p50 is None:
+    if snapshot.as_of is not None or one.commit_p50 is None:
         return [Content.styled("exactly once", "bold")]
-    took = f"{figures.rate(one.commits_per_second)} commits/s, p50 {latency.brief(one.commit_p50)}"
-    return [Content.assemble(("exactly once ", "bold"), took)]
+    duration = f"{figures.rate(one.commits_per_second)} commits/s, p50 {history.brief(one.commit_p50)}"
+    return [Content.assemble(("exactly once ", "bold"), duration)]
 
 
-def _lag(picture: ScreenSnapshot, status: Status) -> assessment.Assessment:
+def _lag(snapshot: ScreenSnapshot, status: Status) -> assessment.Assessment:
     """Judge the lag; if the status is old, return only its time."""
-    if picture.as_of is not None:
-        return assessment.Assessment("muted", f"as of {figures.clock(picture.as_of)}")
+    if snapshot.as_of is not None:
+        return assessment.Assessment("muted", f"as of {figures.clock(snapshot.as_of)}")
     return assessment.of_lag(status)
 
 
-def _wal(picture: ScreenSnapshot, status: Status) -> assessment.Assessment:
+def _wal(snapshot: ScreenSnapshot, status: Status) -> assessment.Assessment:
     wal = assessment.of_wal_status(status.wal_status)
-    return wal if picture.as_of is None or wal.tone != "good" else assessment.Assessment("muted", wal.word)
+    return wal if snapshot.as_of is None or wal.tone != "good" else assessment.Assessment("muted", wal.word)
 
 
-def _ends(picture: ScreenSnapshot, status: Status, width: int) -> Content:
-    wal = _wal(picture, status)
+def _ends(snapshot: ScreenSnapshot, status: Status, width: int) -> Content:
+    wal = _wal(snapshot, status)
     version = status.server_version.split(" ")[0]
     server = "PostgreSQL" if width >= 100 else "PG"
     parts = [
@@ -260,27 +260,27 @@ def _ends(picture: ScreenSnapshot, status: Status, width: int) -> Content:
         _named("retained", assessment.retained(status)),
         _named("safe", _safe_bytes(status)),
     ]
-    if picture.as_of is not None:
+    if snapshot.as_of is not None:
         # Right after the name, where there is always space.
-        parts.insert(1, Content.styled(f"as of {figures.clock(picture.as_of)}", "bold $warning"))
-    if _only_recorded(picture, status):
+        parts.insert(1, Content.styled(f"as of {figures.clock(snapshot.as_of)}", "bold $warning"))
+    if _only_recorded(snapshot, status):
         parts.insert(1, Content.styled("▶ recorded only", "bold"))
     else:
         parts.append(Content.assemble(("▶ Kafka ", "bold"), status.broker))
     return _joined(parts, width)
 
 
-def _position(picture: ScreenSnapshot, status: Status, width: int, vitals: bool) -> Content:
-    lag = _lag(picture, status)
+def _position(snapshot: ScreenSnapshot, status: Status, width: int, vitals: bool) -> Content:
+    lag = _lag(snapshot, status)
     tone = TONES[lag.tone]
     behind = f"{figures.size(status.wal_lag_bytes)} {figures.duration(status.wal_lag_seconds)}"
     parts = [
         _named("lag", behind.ljust(15), tone),
         Content.styled(f"{lag.mark} {lag.word}".ljust(9), tone),
-        *_runway(picture),
-        *_commits(picture, status),
+        *_runway(snapshot),
+        *_commits(snapshot, status),
         # Without vitals, their space is taken by the chart over ten minutes.
-        *([] if vitals else [_engine(picture, status)]),
+        *([] if vitals else [_engine(snapshot, status)]),
         _named("confirmed", format_lsn(status.confirmed_lsn)),
         _named("server", format_lsn(status.server_lsn)),
         _named("received", format_lsn(status.received_lsn)),
@@ -289,16 +289,16 @@ def _position(picture: ScreenSnapshot, status: Status, width: int, vitals: bool)
     return _joined(parts, width)
 
 
-def _background(picture: ScreenSnapshot, status: Status, width: int, vitals: bool) -> Content:
+def _background(snapshot: ScreenSnapshot, status: Status, width: int, vitals: bool) -> Content:
     """Return the figures that do not fit into the boxes, and the vitals if they are hidden."""
     spilled = figures.NONE if status.spill_bytes is None else figures.size(status.spill_bytes)
     parts = [
-        *_runway(picture),
-        *_commits(picture, status),
+        *_runway(snapshot),
+        *_commits(snapshot, status),
         # Without vitals, their space is taken by the chart over ten minutes, which has the latencies next to
         # it.
-        *([] if vitals else [_engine(picture, status)]),
-        *([way] if vitals and (way := latency.summary(status)) else []),
+        *([] if vitals else [_engine(snapshot, status)]),
+        *([way] if vitals and (way := history.summary(status)) else []),
         _named("publication", status.publication),
         _named("received LSN", format_lsn(status.received_lsn)),
         _named("restart LSN", format_lsn(status.restart_lsn)),
@@ -317,20 +317,20 @@ def _snapshot(status: Status, width: int) -> Content | None:
     estimate = sum(max(t.snapshot_estimate or 0, t.snapshot_rows) for t in tables)
     share = min(rows / estimate, 0.99) if estimate else 0.0
     pace = sum(t.rows_per_second for t in tables)
-    left = figures.left((estimate - rows) / pace if pace and estimate > rows else None)
+    remaining = figures.remaining((estimate - rows) / pace if pace and estimate > rows else None)
     parts = [
         Content.assemble(("snapshot ", "bold"), (figures.gauge(share, 20), "$primary")),
         Content(figures.percent(share).rjust(4)),
         _named("rows", f"{figures.count(rows)} of ~{figures.count(estimate)}"),
         _named("tables done", f"{done} of {len(tables)}"),
-        *([Content(left)] if left else []),
+        *([Content(remaining)] if remaining else []),
         *([_named("workers", str(len(status.snapshot_workers)))] if status.snapshot_workers else []),
     ]
     return _joined(parts, width)
 
 
-def _source(picture: ScreenSnapshot, status: Status, width: int) -> Content:
-    wal = _wal(picture, status)
+def _source(snapshot: ScreenSnapshot, status: Status, width: int) -> Content:
+    wal = _wal(snapshot, status)
     lines = [
         Content.styled(fitted(status.server_version, width), "bold"),
         Content.styled(fitted(status.database, width), "$quiet"),
@@ -343,14 +343,14 @@ def _source(picture: ScreenSnapshot, status: Status, width: int) -> Content:
     return Content("\n").join(lines)
 
 
-def _only_recorded(picture: ScreenSnapshot, status: Status) -> bool:
+def _only_recorded(snapshot: ScreenSnapshot, status: Status) -> bool:
     """Return whether changes are only recorded, and not sent to Kafka."""
-    is_recording = picture.playhead is not None or status.recording is not None
+    is_recording = snapshot.playhead is not None or status.recording is not None
     return is_recording and not status.broker
 
 
-def _sink(picture: ScreenSnapshot, status: Status, only_recorded: bool, width: int) -> Content:
-    lag = _lag(picture, status)
+def _sink(snapshot: ScreenSnapshot, status: Status, only_recorded: bool, width: int) -> Content:
+    lag = _lag(snapshot, status)
     tone = TONES[lag.tone]
     lines = [
         Content.styled("recorded only" if only_recorded else fitted(status.broker, width), "bold"),

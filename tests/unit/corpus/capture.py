@@ -34,7 +34,7 @@ alter table toasted alter large set storage external;
 create publication corpus for all tables;
 """
 
-# Scenario to (options of pgoutput, transactions; each a list of statements in a transaction of their own).
+# Scenario to (options of pgoutput, transactions; each is a list of statements).
 SCENARIOS: dict[str, tuple[dict[str, str], list[list[str]]]] = {
     "rows": (
         {"proto_version": "1"},
@@ -99,7 +99,7 @@ SCENARIOS: dict[str, tuple[dict[str, str], list[list[str]]]] = {
     ),
 }
 
-# Rows of a streamed transaction resemble each other: so many messages in a row of one kind are kept.
+# Rows of a streamed transaction resemble each other: keep this number of consecutive messages of one kind.
 KEPT_IN_A_ROW = 2
 
 

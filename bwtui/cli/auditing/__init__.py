@@ -1,1 +1,0 @@
-"""Lookups of 'bwtui verify' before an audit begins."""

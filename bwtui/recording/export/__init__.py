@@ -1,1 +1,0 @@
-"""A recording's changes as JSON lines, Parquet or SQL."""

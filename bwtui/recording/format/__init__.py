@@ -1,1 +1,0 @@
-"""The format of a segment's file: blocks, their payloads, and validation."""

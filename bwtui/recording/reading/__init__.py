@@ -1,1 +1,0 @@
-"""Readers of a recording: segments, changes, and the state as of a position."""

@@ -1,1 +1,0 @@
-"""Coverage: whether topics are proven to equal their tables, and what happens when the facts change."""

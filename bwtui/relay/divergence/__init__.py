@@ -1,1 +1,0 @@
-"""After a failover to a server that lacks sent changes: find the affected keys, and take them back."""

@@ -1,1 +1,0 @@
-"""Preparation for a promotion, and handling of a former primary that still answers after one."""

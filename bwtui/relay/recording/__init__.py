@@ -1,1 +1,0 @@
-"""The relay's side of a recording: write what it reads and sends."""

@@ -1,1 +1,0 @@
-"""Messages that don't belong to a table, for topics that options name."""

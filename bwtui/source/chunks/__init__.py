@@ -1,1 +1,0 @@
-"""Reading chunks of tables alongside the stream."""

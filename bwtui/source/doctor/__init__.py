@@ -1,1 +1,0 @@
-"""Advice of doctor that goes beyond a relay's prerequisites."""

@@ -1,1 +1,0 @@
-"""Several servers of one cluster: the primary, and the standbys that may be promoted."""

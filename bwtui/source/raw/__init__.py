@@ -1,1 +1,0 @@
-"""PostgreSQL through libpq directly: sessions, the stream, and the identity of the server."""

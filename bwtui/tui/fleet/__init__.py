@@ -1,1 +1,0 @@
-"""The screens over all relays of this user."""

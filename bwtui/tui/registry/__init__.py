@@ -1,1 +1,0 @@
-"""Texts about the schema registry for the screens, without widgets."""

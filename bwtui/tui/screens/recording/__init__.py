@@ -1,1 +1,0 @@
-"""The detail screens of a recording: its changes, its rows and its transactions."""

@@ -1,1 +1,0 @@
-"""Widgets that only the overview shows."""

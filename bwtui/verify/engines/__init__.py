@@ -1,1 +1,0 @@
-"""Engines that run the tasks of an audit: Spark, or threads of this process for a small one."""
