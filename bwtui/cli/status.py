@@ -11,6 +11,7 @@ from bwtui.console import say, say_json
 from bwtui.errors import ConnectionFailed
 
 if TYPE_CHECKING:
+    from bwtui.model.proof import UnprovenTable
     from bwtui.model.status import ErrorEntry, ExactlyOnceStatus, Status
 
 _EPILOG = """\b
@@ -87,7 +88,7 @@ def _as_table(statuses: "list[Status]") -> list[str]:
 def _in_full(s: "Status") -> list[str]:
     from bwtui.model.lsn import format_lsn
 
-    description = _without_gaps(s) or s.detail
+    description = s.verdict.sentence or s.detail
     facts = [
         ("relay", f"{s.name}, pid {s.pid}"),
         ("state", f"{_state(s)}: {description}" if description else _state(s)),
@@ -102,16 +103,17 @@ def _in_full(s: "Status") -> list[str]:
     ]
     if s.exactly_once:
         facts += _exactly_once(s.exactly_once)
-    for label, entry in zip(("unproven", *[""] * len(s.not_proven)), s.not_proven, strict=False):
+    for label, entry in zip(("unproven", *[""] * len(s.not_proven)), _not_told(s), strict=False):
         # One command may repair several tables.
         proves = f"; run: {entry.command}" if entry.command and not _is_hinted(s, entry.command) else ""
         facts.append((label, f"{entry.table} since {format_lsn(entry.since_lsn)}: {entry.reason}{proves}"))
     if s.comparison and s.not_proven:
         facts.append(("comparing", s.comparison))
-    if lacking := _lacking(s):
-        doctor = f"; run 'bwtui doctor --relay {s.name}' for the statement that fixes it"
-        shown = "" if "bwtui doctor" in s.verdict.hint else doctor
-        facts.append(("lacking", f"{', '.join(lacking)}: not captured{shown}"))
+    lacking = _lacking(s)
+    is_told = "bwtui doctor" in s.verdict.hint and all(table in s.verdict.sentence for table in lacking)
+    if lacking and not is_told:
+        doctor = f"run 'bwtui doctor --relay {s.name}' for the statement that fixes it"
+        facts.append(("lacking", f"{', '.join(lacking)}: not captured; {doctor}"))
     if s.first_snapshot:
         facts.append(("snapshot", s.first_snapshot.sentence))
     for label, worker in zip(("workers", *[""] * len(s.snapshot_workers)), s.snapshot_workers, strict=False):
@@ -152,22 +154,15 @@ def _lacking(s: "Status") -> list[str]:
     return [name for name in s.not_captured if name not in unproven]
 
 
-def _without_gaps(s: "Status") -> str:
-    """Return the verdict's sentence; tables that have lines of their own are only counted in it."""
-    from bwtui.model.gaps import gaps_of
-
-    rest = f"{s.verdict.sentence}; "
-    for gap in gaps_of(s):
-        if gap.key[0] in ("proof", "publication"):
-            rest = rest.replace(f"{gap.says}; ", "", 1)
-    rest = rest.removesuffix("; ")
-    number = len(s.not_proven) + len(_lacking(s))
-    if rest == s.verdict.sentence or not number:
-        return rest
-    counted = (
-        f"{plural(number, 'table')} below may differ from {'its topic' if number == 1 else 'their topics'}"
-    )
-    return f"{counted}; {rest}" if rest else counted
+def _not_told(s: "Status") -> "list[UnprovenTable]":
+    """Return the tables whose reason or command the verdict lacks."""
+    return [
+        one
+        for one in s.not_proven
+        if f"{one.table} is not proven" not in s.verdict.sentence
+        or one.reason not in s.verdict.sentence
+        or (one.command and not _is_hinted(s, one.command))
+    ]
 
 
 def _is_hinted(s: "Status", command: str) -> bool:

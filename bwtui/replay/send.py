@@ -583,9 +583,11 @@ class _LaneSender:
     def close(self) -> None:
         """Release everything; messages that are not durable are dropped."""
         self._producer.purge()
-        # librdkafka still has the callbacks of unsent messages, where Python's cycle collector can't see
-        # them. These would keep the error and all that it refers to until the process ends, when DuckDB
-        # complains.
+        # Until they are called, librdkafka keeps the callbacks of unsent messages, where Python's cycle
+        # collector can't see them, and all that they refer to: DuckDB would complain when the process ends.
+        with contextlib.suppress(KafkaException):
+            while self._producer.poll(0):
+                pass
         self._failed = None
         self._coordinator.close()
 

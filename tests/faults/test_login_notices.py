@@ -14,7 +14,7 @@ from bwtui.source.raw_session import connect_raw
 from tests.faults.relays import Relay, execute
 from tests.faults.test_headless_words import Headless
 
-LOGGER = "bwtui.source.raw_session"
+LOGGER = "bwtui.source.libpq_output"
 LOGIN = r"""
 create function public.greets() returns event_trigger language plpgsql as $$
 begin raise warning E'\x1b[31mwelcome, %', session_user; end $$;

@@ -112,11 +112,12 @@ def test_tables_that_are_not_proven_are_listed_with_their_commands() -> None:
     verdict = RelayVerdict("healthy", "nothing waits")
     shown = with_gaps(Status("streaming", "one", "one", verdict=verdict, not_proven=entries))
     lines = _in_full(shown)
-    assert lines[1] == ("state      not proven: 2 tables below may differ from their topics; nothing waits")
+    assert lines[1] == f"state      not proven: {shown.verdict.sentence}"
+    assert lines[1].startswith("state      not proven: public.a is not proven since 0/16B3748: topic a was deleted;")
     assert lines[2] == "hint       for public.a run: bwtui snapshot public.a"
-    assert "unproven   public.a since 0/16B3748: topic a was deleted" in lines
     assert sum("bwtui snapshot public.a" in line for line in lines) == 1
-    assert "           public.b since 0/16B3750: it left the publication" in lines
+    assert shown.verdict.sentence.count("it left the publication") == 1
+    assert not any(line.startswith("unproven") for line in lines), "the verdict says it all"
     assert not any(line.startswith("comparing") for line in lines)
     compared = _in_full(replace(shown, comparison="public.b: reading topics: 3 of 7"))
     assert compared[compared.index(lines[-1]) + 1] == "comparing  public.b: reading topics: 3 of 7"
@@ -134,9 +135,8 @@ def test_each_command_is_shown_once() -> None:
     entries.append(UnprovenTable("public.c", 0x10, "topic c was deleted", "bwtui snapshot public.c"))
     shown = Status("streaming", "one", "one", verdict=RelayVerdict("healthy"), not_proven=tuple(entries))
     lines = _in_full(with_gaps(replace(shown, not_captured=("public.c", "public.d"))))
-    assert lines[1] == "state      not proven: 4 tables below may differ from their topics"
     assert "hint       run: bwtui repair --relay one" in lines
-    assert "           public.b since 0/10: it was truncated" in lines
+    assert "unproven   public.b since 0/10: it was truncated" in lines
     assert "           public.c since 0/10: topic c was deleted; run: bwtui snapshot public.c" in lines
     assert (
         "lacking    public.d: not captured; "
@@ -148,7 +148,9 @@ def test_a_stalled_relay_names_its_tables_once() -> None:
     entry = UnprovenTable("public.a", 0x10, "it was truncated")
     verdict = RelayVerdict("stalled", "Kafka is down", hint="check Kafka")
     shown = with_gaps(Status("stalled", "one", "one", verdict=verdict, not_proven=(entry,)))
-    assert _in_full(shown)[1] == "state      stalled: 1 table below may differ from its topic; Kafka is down"
+    lines = _in_full(shown)
+    assert lines[1] == "state      stalled: Kafka is down; public.a is not proven since 0/10: it was truncated"
+    assert sum("it was truncated" in line for line in lines) == 1
 
 
 def test_notices_are_no_errors() -> None:
