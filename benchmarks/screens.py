@@ -37,7 +37,7 @@ from rich.table import Table
 from bwtui.errors import BwtuiError
 from bwtui.relay.process.control import request
 from bwtui.sandbox.sandbox import ServiceAddresses
-from bwtui.tui.actions import Kind, tabs
+from bwtui.tui.base.actions import Kind, tabs
 
 ROOT = Path(__file__).parents[1]
 RECORDING = ROOT / "recordings" / "shop"

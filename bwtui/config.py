@@ -58,7 +58,7 @@ _WITHOUT = {
 }
 FILE_NAME = "bwtui.toml"
 _PROFILE_KEY = "profile"
-#: Tables for the screens, which alone know their valid keys (bwtui.tui.choices).
+#: Tables for the screens, which alone know their valid keys (bwtui.tui.base.choices).
 SCREEN_TABLES = ("keys", "theme")
 _TOML = "fix that line: write key = value, put strings in quotes, and put names of tables in [brackets]"
 #: Hints by the begin of tomllib's message.

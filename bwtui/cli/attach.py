@@ -14,7 +14,7 @@ from bwtui.console import say
 from bwtui.terminal import need_screens, shows_screens
 
 if TYPE_CHECKING:
-    from bwtui.tui.choices import Choices
+    from bwtui.tui.base.choices import Choices
 
 #: Waiting time after which a message says what is being waited for (seconds).
 _SLOW = 1.0
@@ -45,7 +45,7 @@ def attach(name: str | None, plain: bool, **options: Any) -> None:
     the screens can't stop it.
     """
     from bwtui.cli.connect import show
-    from bwtui.tui.choices import chosen
+    from bwtui.tui.base.choices import chosen
 
     choices = chosen(relay_options.load(options))
     if name is None and not plain and shows_screens() and _run_several():

@@ -100,7 +100,7 @@ def _check_alone(merged: layers.Config) -> None:
 
 def _check_screens(merged: layers.Config) -> None:
     if any(merged.screens.values()):
-        from bwtui.tui.choices import chosen
+        from bwtui.tui.base.choices import chosen
 
         chosen(merged)
 

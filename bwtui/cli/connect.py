@@ -15,8 +15,8 @@ from bwtui.terminal import need_screens
 if TYPE_CHECKING:
     from bwtui.model.status import Status
     from bwtui.relay.process.launch import EngineProcess
-    from bwtui.tui.choices import Choices
-    from bwtui.tui.state import Fleet
+    from bwtui.tui.base.choices import Choices
+    from bwtui.tui.sources.model import Fleet
 
 #: Timeout for an engine that is about to end, once the screens are closed (seconds).
 _STOP_TIMEOUT = 10.0
@@ -165,7 +165,7 @@ def _run_detached(settings: RelaySettings, as_json: bool) -> None:
 
 
 def _run_with_screens(settings: RelaySettings, options: dict[str, Any]) -> None:
-    from bwtui.tui.choices import chosen
+    from bwtui.tui.base.choices import chosen
 
     # An invalid key is reported before anything is started.
     choices = chosen(relay_options.load(options))

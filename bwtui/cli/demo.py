@@ -160,8 +160,8 @@ def _with_screens(demo: "Demo") -> None:
     from bwtui.demo.screens import DemoSource
     from bwtui.tui.app import RelayApp
     from bwtui.tui.audit.session import RelayAuditSession
-    from bwtui.tui.choices import chosen
-    from bwtui.tui.state import RelayModel, ViewSettings
+    from bwtui.tui.base.choices import chosen
+    from bwtui.tui.sources.model import RelayModel, ViewSettings
 
     # Not run_source, which says how to return to a relay that was left running: this one ends here.
     source = DemoSource(demo)

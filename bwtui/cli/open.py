@@ -68,7 +68,7 @@ def _open_recording(
 ) -> None:
     from bwtui.recording.reader import open_recording
     from bwtui.tui.audit.session import RecordingAuditSession
-    from bwtui.tui.choices import chosen
+    from bwtui.tui.base.choices import chosen
     from bwtui.tui.recording_app import run_recording
 
     view = open_recording(recording)
@@ -84,7 +84,7 @@ def _open_recording(
 
 def _open_report(path: Path, report: "AuditReport", options: dict[str, Any]) -> None:
     from bwtui.tui.audit.session import AuditSession
-    from bwtui.tui.choices import chosen
+    from bwtui.tui.base.choices import chosen
     from bwtui.tui.recording_app import run_report
 
     source = report.raw.get("source") or {}

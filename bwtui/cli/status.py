@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from bwtui.cli.inputs.relay_options import all_running, name_argument, status_of
-from bwtui.cli.output.table import as_table, columns, plural, size
+from bwtui.cli.output.table import as_table, columns, size
 from bwtui.console import say, say_json
 from bwtui.errors import ConnectionFailed
 

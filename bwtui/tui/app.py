@@ -25,13 +25,13 @@ from bwtui.errors import BwtuiError, Interrupted
 from bwtui.escaping import escape, escape_lines
 from bwtui.model.service_views import LookName
 from bwtui.relay.process.control import ControlClient
-from bwtui.tui.actions import Action, actions, choose_keys, why_absent
 from bwtui.tui.audit.records import SingleRecordReader
 from bwtui.tui.audit.session import AuditSession, RelayAuditSession
-from bwtui.tui.choices import Choices, cycle
-from bwtui.tui.host import Opener, RecordingHost, ScreenHost, ScreenSelection
-from bwtui.tui.keys import key_for, key_text
-from bwtui.tui.plain import PrintableFilter
+from bwtui.tui.base.actions import Action, actions, choose_keys, why_absent
+from bwtui.tui.base.choices import Choices, cycle
+from bwtui.tui.base.keys import key_for, key_text
+from bwtui.tui.base.plain import PrintableFilter
+from bwtui.tui.base.theme import NoColourFilter, named
 from bwtui.tui.screens.audit import ReportScreen
 from bwtui.tui.screens.backfills import BackfillsScreen, ask_to_send
 from bwtui.tui.screens.base import RelayScreen
@@ -43,8 +43,8 @@ from bwtui.tui.screens.journey import LiveJourney
 from bwtui.tui.screens.overview import OverviewScreen
 from bwtui.tui.screens.registry import RegistryScreen, VersionsScreen
 from bwtui.tui.screens.services import CommandsScreen, ConsumersScreen, SettingsScreen, SlotsScreen
-from bwtui.tui.state import DataSource, Fleet, Model, RelayModel, ViewSettings
-from bwtui.tui.theme import NoColourFilter, named
+from bwtui.tui.sources.host import Opener, RecordingHost, ScreenHost, ScreenSelection
+from bwtui.tui.sources.model import DataSource, Fleet, Model, RelayModel, ViewSettings
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 #: Maximum seconds that screens may take to close after a signal.
@@ -152,7 +152,7 @@ class RelayApp(RelayAuditing):
     CSS_PATH = "bwtui.tcss"
     COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {ActionProvider}
     BINDINGS: ClassVar[list[BindingType]] = []
-    #: Screens by the name of their mode; `bwtui.tui.actions` has the key of each.
+    #: Screens by the name of their mode; `bwtui.tui.base.actions` has the key of each.
     MODE_SCREENS: ClassVar[Mapping[str, Callable[[ScreenHost], RelayScreen]]] = {
         "overview": OverviewScreen,
         "changes": ChangesScreen,

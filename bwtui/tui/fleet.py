@@ -20,18 +20,18 @@ from bwtui.relay.process.control import (
 )
 from bwtui.relay.process.lock import is_held
 from bwtui.state_folder import relay_names
-from bwtui.tui import assessment, figures
-from bwtui.tui.actions import Kind
 from bwtui.tui.app import RelayApp, run_app
-from bwtui.tui.assessment import Assessment
 from bwtui.tui.audit.session import AuditSession
-from bwtui.tui.choices import Choices
-from bwtui.tui.host import ScreenHost
-from bwtui.tui.keys import key_for
-from bwtui.tui.plain import Content, with_hint
+from bwtui.tui.base import assessment, figures
+from bwtui.tui.base.actions import Kind
+from bwtui.tui.base.assessment import Assessment
+from bwtui.tui.base.choices import Choices
+from bwtui.tui.base.keys import key_for
+from bwtui.tui.base.plain import Content, with_hint
+from bwtui.tui.base.theme import TONES
 from bwtui.tui.screens.base import DetailedList, RelayScreen
-from bwtui.tui.state import Model, ScreenSnapshot, ViewSettings
-from bwtui.tui.theme import TONES
+from bwtui.tui.sources.host import ScreenHost
+from bwtui.tui.sources.model import Model, ScreenSnapshot, ViewSettings
 from bwtui.tui.widgets.grid import Cell, Grid, GridColumn, Item, ItemList
 from bwtui.tui.widgets.line import Detail
 

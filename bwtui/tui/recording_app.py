@@ -6,13 +6,11 @@ from pathlib import Path
 from typing import ClassVar
 
 from bwtui.recording.view import RecordingView
-from bwtui.tui.actions import Kind, tabs
 from bwtui.tui.app import RelayApp, run_app
 from bwtui.tui.audit.session import AuditSession, RecordingAuditSession
-from bwtui.tui.choices import Choices
-from bwtui.tui.host import Opener, RecordingHost, ScreenHost
-from bwtui.tui.plain import Text
-from bwtui.tui.playback import Command, RecordedModel, RecordingSource, Then
+from bwtui.tui.base.actions import Kind, tabs
+from bwtui.tui.base.choices import Choices
+from bwtui.tui.base.plain import Text
 from bwtui.tui.screens.audit import ReportScreen
 from bwtui.tui.screens.base import RelayScreen
 from bwtui.tui.screens.dialogs import AskScreen
@@ -25,7 +23,9 @@ from bwtui.tui.screens.recording import (
     RecordedTransactionsScreen,
     TransactionScreen,
 )
-from bwtui.tui.state import Model, ViewSettings
+from bwtui.tui.sources.host import Opener, RecordingHost, ScreenHost
+from bwtui.tui.sources.model import Model, ViewSettings
+from bwtui.tui.sources.recorded_model import Command, RecordedModel, RecordingSource, Then
 from bwtui.tui.widgets.transport import Timeline
 
 #: Seconds after which even a paused recording is repainted, because reports show their age.

@@ -20,11 +20,11 @@ from make import to_png  # noqa: E402
 from bwtui.cli.open import connections  # noqa: E402
 from bwtui.recording.reader import open_recording  # noqa: E402
 from bwtui.tui.audit.session import RecordingAuditSession  # noqa: E402
-from bwtui.tui.playback import RecordingSource  # noqa: E402
 from bwtui.tui.recording_app import RecordingApp  # noqa: E402
 from bwtui.tui.screens.dialogs import Ending  # noqa: E402
 from bwtui.tui.screens.jobs import JobScreen  # noqa: E402
-from bwtui.tui.state import ViewSettings  # noqa: E402
+from bwtui.tui.sources.model import ViewSettings  # noqa: E402
+from bwtui.tui.sources.recorded_model import RecordingSource  # noqa: E402
 
 #: File name → terminal.
 SIZES = {"audit-progress": (120, 34), "audit-report": (160, 40), "audit-sides": (130, 34)}

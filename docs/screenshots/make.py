@@ -17,8 +17,8 @@ FOLDER = Path(__file__).parent
 ROOT = FOLDER.parent.parent
 sys.path.insert(0, str(ROOT))
 
-from bwtui.tui.keys import docs_table  # noqa: E402
-from bwtui.tui.state import ViewSettings  # noqa: E402
+from bwtui.tui.base.keys import docs_table  # noqa: E402
+from bwtui.tui.sources.model import ViewSettings  # noqa: E402
 from tests.tui.doubles import Stage  # noqa: E402
 from tests.tui.shop import Shop  # noqa: E402
 

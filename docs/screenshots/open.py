@@ -19,10 +19,10 @@ from make import to_png  # noqa: E402
 
 from bwtui.recording.reader import open_recording  # noqa: E402
 from bwtui.recording.view import RecordingView  # noqa: E402
-from bwtui.tui.playback import RecordingSource  # noqa: E402
 from bwtui.tui.recording_app import RecordingApp  # noqa: E402
 from bwtui.tui.screens.dialogs import Ending  # noqa: E402
-from bwtui.tui.state import ViewSettings  # noqa: E402
+from bwtui.tui.sources.model import ViewSettings  # noqa: E402
+from bwtui.tui.sources.recorded_model import RecordingSource  # noqa: E402
 
 WIDE, MEDIUM, SMALL = (160, 40), (130, 38), (80, 24)
 QUERY = "table = orders and op = update"

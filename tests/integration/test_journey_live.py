@@ -14,7 +14,7 @@ from bwtui.relay.process import control, launch
 from bwtui.sandbox.sandbox import ServiceAddresses
 from bwtui.settings import RelaySettings
 from bwtui.tui.audit.records import RecordDecoder, same_bytes, same_text
-from bwtui.tui.journey import compare_with_sample, key_of_sample, merged, sampled, sampled_path
+from bwtui.tui.sources.journey import compare_with_sample, key_of_sample, merged, sampled, sampled_path
 from tests.database import Session
 from tests.waiting import eventually
 

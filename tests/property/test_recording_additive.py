@@ -22,7 +22,7 @@ from bwtui.recording.blocks import BlockKind, JournalBlock, SegmentFile
 from bwtui.recording.payloads import statement
 from bwtui.recording.reader import open_recording
 from bwtui.relay.journal_recorder import recorded_status
-from bwtui.tui.playback import status_at
+from bwtui.tui.sources.recorded_model import status_at
 from tests.recorded_stream import Stream, table
 
 #: All keys that the first version knew; it refuses an ERROR with any other key, and other states.

@@ -10,8 +10,8 @@ from bwtui.recording.change import Change
 from bwtui.tui.audit.records import SingleRecordReader, TopicRecord
 from bwtui.tui.audit.report import AuditReport, parse_report
 from bwtui.tui.audit.session import Connections, RecordingAuditSession
-from bwtui.tui.playback import RecordingSource
 from bwtui.tui.recording_app import RecordingApp
+from bwtui.tui.sources.recorded_model import RecordingSource
 from tests.recorded_shop import MemoryRecording, Tape, shop_tape
 from tests.tui.commands import Commands
 from tests.tui.recorded import RecordedStage

@@ -7,7 +7,7 @@ from rich.console import Console
 from textual.app import App
 from textual.widgets import Static
 
-from bwtui.tui.plain import Table
+from bwtui.tui.base.plain import Table
 
 
 def lines(app: App[Any]) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from textual.app import App
 
-from bwtui.tui.theme import LIGHT, contrast
+from bwtui.tui.base.theme import LIGHT, contrast
 from tests.tui.cells import colours, of_16, painted, painting
 from tests.tui.picture import text
 

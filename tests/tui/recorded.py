@@ -6,11 +6,11 @@ from typing import Any
 
 from textual.pilot import Pilot
 
-from bwtui.tui.playback import RecordingSource
 from bwtui.tui.recording_app import RecordingApp
 from bwtui.tui.screens.base import RelayScreen
 from bwtui.tui.screens.dialogs import Ending
-from bwtui.tui.state import Playhead, ViewSettings
+from bwtui.tui.sources.model import Playhead, ViewSettings
+from bwtui.tui.sources.recorded_model import RecordingSource
 from bwtui.tui.widgets.grid import Grid
 from tests.recorded_shop import MemoryRecording, shop_recording
 from tests.tui.doubles import Clock

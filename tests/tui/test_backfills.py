@@ -7,9 +7,9 @@ import pytest
 from bwtui.errors import RefusedError
 from bwtui.model.backfill import BackfillCommand, BackfillRequest, BackfillStatus
 from bwtui.model.status import Status
-from bwtui.tui.choices import Choices
+from bwtui.tui.base.choices import Choices
 from bwtui.tui.screens.dialogs import AskScreen
-from bwtui.tui.state import ViewSettings
+from bwtui.tui.sources.model import ViewSettings
 from tests.tui.doubles import Stage
 from tests.tui.pictured import compare, steady
 from tests.tui.shop import NOON, Shop

@@ -14,13 +14,13 @@ from bwtui import config
 from bwtui.cli import config as command
 from bwtui.cli.main import CONTEXT, guarded
 from bwtui.errors import UsageError
-from bwtui.tui.actions import ACTIONS, choose_keys
 from bwtui.tui.audit.report import parse_report
-from bwtui.tui.choices import Choices, chosen, parse_key
-from bwtui.tui.keys import name_of
+from bwtui.tui.base.actions import ACTIONS, choose_keys
+from bwtui.tui.base.choices import Choices, chosen, parse_key
+from bwtui.tui.base.keys import name_of
+from bwtui.tui.base.theme import BASIC, HIGH_CONTRAST, NAMES, THEMES, contrast, named
 from bwtui.tui.screens.dialogs import HelpScreen, LeaveScreen
-from bwtui.tui.state import ViewSettings
-from bwtui.tui.theme import BASIC, HIGH_CONTRAST, NAMES, THEMES, contrast, named
+from bwtui.tui.sources.model import ViewSettings
 from bwtui.tui.widgets.audit import ClassGrid
 from tests.tui.audited import REPORTS
 from tests.tui.doubles import Stage

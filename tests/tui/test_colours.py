@@ -11,7 +11,7 @@ import pytest
 from rich.cells import cell_len
 
 from bwtui.model.status import ChangeSample
-from bwtui.tui.theme import THEMES
+from bwtui.tui.base.theme import THEMES
 from tests.tui.cells import painted, tones
 from tests.tui.doubles import Stage
 from tests.tui.picture import lines

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from bwtui.cli.output import table
 from bwtui.model.status import ErrorEntry, StageStatus, Status, TableStatus
-from bwtui.tui import assessment, figures
+from bwtui.tui.base import assessment, figures
 from bwtui.tui.widgets.filter_bar import Filter
 from bwtui.tui.widgets.grid import GridColumn, fit_text, place
 from tests.tui.shop import NOON, Shop

@@ -15,7 +15,7 @@ from bwtui.relay.process.control import RelayUnresponsive
 from bwtui.tui import fleet as module
 from bwtui.tui.fleet import FleetApp, FleetModel, Relays
 from bwtui.tui.screens.dialogs import Ending
-from bwtui.tui.state import ViewSettings
+from bwtui.tui.sources.model import ViewSettings
 from bwtui.tui.widgets.grid import ItemList
 from tests.tui.doubles import Clock, Stage
 from tests.tui.picture import help_cells, lines, text

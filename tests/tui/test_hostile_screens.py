@@ -20,7 +20,7 @@ from bwtui.tui.app import RelayApp
 from bwtui.tui.audit.records import TopicRecord
 from bwtui.tui.audit.report import parse_report
 from bwtui.tui.audit.session import AuditSession, Connections
-from bwtui.tui.plain import PrintableFilter
+from bwtui.tui.base.plain import PrintableFilter
 from bwtui.tui.recording_app import ReportApp
 from tests.hostile import ALL, TEXTS, harm
 from tests.recorded_shop import MemoryRecording, Tape, shop_tape

@@ -11,9 +11,9 @@ import pytest
 from textual.command import CommandPalette
 from textual.widgets import Input
 
-from bwtui.tui.actions import Action, actions
 from bwtui.tui.audit.report import parse_report
-from bwtui.tui.keys import key_text
+from bwtui.tui.base.actions import Action, actions
+from bwtui.tui.base.keys import key_text
 from bwtui.tui.screens.backfills import BackfillsScreen
 from bwtui.tui.screens.base import RelayScreen
 from bwtui.tui.screens.changes import TableScreen

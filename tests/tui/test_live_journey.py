@@ -12,8 +12,8 @@ from bwtui.model.service_views import StageEntry, Stages
 from bwtui.model.status import ChangeSample, FieldChange
 from bwtui.recording.explain import RowKey
 from bwtui.tui.audit.session import RelayAuditSession
-from bwtui.tui.journey import Point
 from bwtui.tui.screens.journey import LiveJourney
+from bwtui.tui.sources.journey import Point
 from bwtui.tui.widgets.grid import ItemList
 from bwtui.tui.widgets.journey import KeyBar, Lifeline
 from tests.tui.doubles import Stage

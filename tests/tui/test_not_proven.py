@@ -16,7 +16,7 @@ from bwtui.model.status import ErrorEntry, Status
 from bwtui.model.verdict import RelayVerdict
 from bwtui.relay.metrics.measures import Measures
 from bwtui.relay.watch.judge import ServiceNames, lost_slot, standby_slot
-from bwtui.tui.actions import tabs
+from bwtui.tui.base.actions import tabs
 from tests.tui.doubles import Stage
 from tests.tui.picture import lines, text
 from tests.tui.shop import NOON, Shop

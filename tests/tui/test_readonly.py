@@ -5,12 +5,12 @@ import re
 import pytest
 
 from bwtui.errors import RefusedError
-from bwtui.tui.actions import ACTIONS, actions
 from bwtui.tui.app import ActionProvider
 from bwtui.tui.audit.session import BackgroundJob, CommandProcess
-from bwtui.tui.choices import Choices
+from bwtui.tui.base.actions import ACTIONS, actions
+from bwtui.tui.base.choices import Choices
 from bwtui.tui.screens.dialogs import LeaveScreen
-from bwtui.tui.state import ViewSettings
+from bwtui.tui.sources.model import ViewSettings
 from tests.tui.doubles import Stage
 from tests.tui.picture import help_cells, lines
 from tests.tui.recorded import RecordedStage

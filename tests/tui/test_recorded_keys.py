@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from bwtui.tui.actions import ACTIONS, Action, actions
 from bwtui.tui.audit.report import parse_report
-from bwtui.tui.keys import key_text
+from bwtui.tui.base.actions import ACTIONS, Action, actions
+from bwtui.tui.base.keys import key_text
 from bwtui.tui.screens.dialogs import FormScreen, HelpScreen
 from bwtui.tui.screens.journey import RecordedJourney
 from bwtui.tui.screens.recording import AsOfScreen, TransactionScreen

@@ -15,7 +15,7 @@ from bwtui.tui.audit.session import RelayAuditSession
 from bwtui.tui.screens.audit import ComparisonScreen, ReportScreen
 from bwtui.tui.screens.dialogs import AskScreen, FormScreen, LeaveScreen
 from bwtui.tui.screens.jobs import JobScreen
-from bwtui.tui.state import ViewSettings
+from bwtui.tui.sources.model import ViewSettings
 from bwtui.tui.widgets.audit import ClassGrid
 from tests.tui.audited import REPORTS, FakeKafka
 from tests.tui.commands import Commands

@@ -13,10 +13,10 @@ from bwtui.relay.process import outcome
 from bwtui.relay.process.control import RelayUnresponsive
 from bwtui.relay.process.outcome import RunOutcome
 from bwtui.state_folder import state_folder
-from bwtui.tui import keys
+from bwtui.tui.base import keys
 from bwtui.tui.screens.changes import TableScreen
 from bwtui.tui.screens.dialogs import LeaveScreen
-from bwtui.tui.state import ViewSettings
+from bwtui.tui.sources.model import ViewSettings
 from bwtui.tui.widgets.changes import ChangeDetail, ChangeList
 from bwtui.tui.widgets.grid import ItemList
 from tests.tui.doubles import Stage

@@ -3,7 +3,7 @@
 import pytest
 
 from bwtui.model.history import ChartMark, RelayHistory, Second
-from bwtui.tui.state import POINTS, RelayModel
+from bwtui.tui.sources.model import POINTS, RelayModel
 from tests.tui.doubles import Clock, FakeRelay
 from tests.tui.shop import NOON, Shop
 

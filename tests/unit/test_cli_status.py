@@ -113,7 +113,9 @@ def test_tables_that_are_not_proven_are_listed_with_their_commands() -> None:
     shown = with_gaps(Status("streaming", "one", "one", verdict=verdict, not_proven=entries))
     lines = _in_full(shown)
     assert lines[1] == f"state      not proven: {shown.verdict.sentence}"
-    assert lines[1].startswith("state      not proven: public.a is not proven since 0/16B3748: topic a was deleted;")
+    assert lines[1].startswith(
+        "state      not proven: public.a is not proven since 0/16B3748: topic a was deleted;"
+    )
     assert lines[2] == "hint       for public.a run: bwtui snapshot public.a"
     assert sum("bwtui snapshot public.a" in line for line in lines) == 1
     assert shown.verdict.sentence.count("it left the publication") == 1
@@ -149,7 +151,9 @@ def test_a_stalled_relay_names_its_tables_once() -> None:
     verdict = RelayVerdict("stalled", "Kafka is down", hint="check Kafka")
     shown = with_gaps(Status("stalled", "one", "one", verdict=verdict, not_proven=(entry,)))
     lines = _in_full(shown)
-    assert lines[1] == "state      stalled: Kafka is down; public.a is not proven since 0/10: it was truncated"
+    assert (
+        lines[1] == "state      stalled: Kafka is down; public.a is not proven since 0/10: it was truncated"
+    )
     assert sum("it was truncated" in line for line in lines) == 1
 
 

@@ -17,7 +17,7 @@ from bwtui.recording.explain import RowKey
 from bwtui.recording.playback import counted
 from bwtui.tui.audit.records import RecordDecoder, same_bytes, same_text
 from bwtui.tui.audit.report import ABSENT, AuditReport, AuditSubject, audited, key_of_finding, parse_report
-from bwtui.tui.journey import (
+from bwtui.tui.sources.journey import (
     Point,
     compare_with_message,
     compare_with_sample,

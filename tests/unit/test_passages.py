@@ -19,7 +19,7 @@ from bwtui.relay.batch import OutgoingBatch
 from bwtui.relay.routes.route import TableRoute
 from bwtui.relay.run_state import RunState, TableCounters
 from bwtui.relay.samples import SampledCommit, Samples
-from bwtui.tui.journey import (
+from bwtui.tui.sources.journey import (
     identity,
     key_of_sample,
     merged,

@@ -94,7 +94,7 @@ def has(call: ast.Call, keyword: str, value: object) -> bool:
 
 #: Classes that parse markup or accept raw text; the screens use their replacements.
 RAW = {"rich.text": "Text", "rich.table": "Table", "textual.content": "Content"}
-PLAIN = "tui/plain.py"
+PLAIN = "tui/base/plain.py"
 
 
 def test_screens_make_texts_of_their_own_kind_only() -> None:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from bwtui.errors import BwtuiError
 from bwtui.recording.as_of import body_of
 from bwtui.recording.explain import RowKey
-from bwtui.tui import figures
-from bwtui.tui.plain import with_hint
+from bwtui.tui.base import figures
+from bwtui.tui.base.plain import with_hint
 
 if TYPE_CHECKING:
     from bwtui.kafka.key_reader import KeyReader, KeyRecords, StoredRecord

@@ -13,10 +13,10 @@ from bwtui.model.lsn import parse_lsn
 from bwtui.pgoutput.messages import UNCHANGED
 from bwtui.recording.change import Change, SentMessage, as_text
 from bwtui.recording.explain import RowKey
-from bwtui.tui import figures
-from bwtui.tui.assessment import Tone
 from bwtui.tui.audit.records import DecodedPart
-from bwtui.tui.keys import key_for
+from bwtui.tui.base import figures
+from bwtui.tui.base.assessment import Tone
+from bwtui.tui.base.keys import key_for
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,9 @@ from bwtui.durable_files import write_atomically
 from bwtui.errors import BwtuiError, UsageError
 from bwtui.signals.parent_death import signalled_with_us
 from bwtui.state_folder import STATE_HOME_HINT, state_root
-from bwtui.tui import figures
 from bwtui.tui.audit.records import SingleRecordReader
 from bwtui.tui.audit.report import AuditReport, parse_report, read_report
+from bwtui.tui.base import figures
 
 #: The environment variable with a command's arguments, which may include a password: other users can see
 #: command lines, but not environments.

@@ -27,11 +27,11 @@ from bwtui.tui.audit.report import (
     postgresql_texts,
     table_pairs,
 )
-from bwtui.tui.host import ScreenHost
-from bwtui.tui.plain import Content, Text, with_hint
-from bwtui.tui.playback import RecordingSource
+from bwtui.tui.base.plain import Content, Text, with_hint
 from bwtui.tui.screens.base import RelayScreen
-from bwtui.tui.state import ScreenSnapshot
+from bwtui.tui.sources.host import ScreenHost
+from bwtui.tui.sources.model import ScreenSnapshot
+from bwtui.tui.sources.recorded_model import RecordingSource
 from bwtui.tui.widgets.audit import (
     ClassGrid,
     FieldPairs,

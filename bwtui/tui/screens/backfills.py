@@ -13,13 +13,13 @@ from bwtui.model.backfill import BackfillCommand, BackfillRequest, BackfillStatu
 from bwtui.model.backfill_texts import REASONS, in_brief, progress_text, share
 from bwtui.model.status import Status
 from bwtui.relay.process.control import control_backfill, send_again
-from bwtui.tui import figures
-from bwtui.tui.host import Closer, ScreenHost, ScreenSelection
-from bwtui.tui.keys import key_for
-from bwtui.tui.plain import Content, Group, Text, with_hint
+from bwtui.tui.base import figures
+from bwtui.tui.base.keys import key_for
+from bwtui.tui.base.plain import Content, Group, Text, with_hint
 from bwtui.tui.screens.base import DetailedList
 from bwtui.tui.screens.dialogs import AskScreen
-from bwtui.tui.state import ScreenSnapshot
+from bwtui.tui.sources.host import Closer, ScreenHost, ScreenSelection
+from bwtui.tui.sources.model import ScreenSnapshot
 from bwtui.tui.widgets.grid import Cell, GridColumn, Item, ItemList
 from bwtui.tui.widgets.line import Detail
 

@@ -29,14 +29,14 @@ from bwtui.model.status import ChangeSample
 from bwtui.recording.change import Change
 from bwtui.recording.explain import RowKey, key_of
 from bwtui.recording.export import opened
-from bwtui.tui.actions import makes_sense, names, why_nothing
 from bwtui.tui.audit.report import ReportFinding
-from bwtui.tui.host import RecordingHost, ScreenHost
-from bwtui.tui.keys import bindings, key_for, rebind
-from bwtui.tui.plain import Content, with_hint
-from bwtui.tui.playback import Command
+from bwtui.tui.base.actions import makes_sense, names, why_nothing
+from bwtui.tui.base.keys import bindings, key_for, rebind
+from bwtui.tui.base.plain import Content, with_hint
 from bwtui.tui.screens.dialogs import HelpScreen, JumpScreen, JumpTarget
-from bwtui.tui.state import Playhead, ScreenSnapshot
+from bwtui.tui.sources.host import RecordingHost, ScreenHost
+from bwtui.tui.sources.model import Playhead, ScreenSnapshot
+from bwtui.tui.sources.recorded_model import Command
 from bwtui.tui.widgets.filter_bar import Filter, FilterBar
 from bwtui.tui.widgets.grid import Grid, GridRow, ItemList
 from bwtui.tui.widgets.header import Header

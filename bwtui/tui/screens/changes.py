@@ -10,15 +10,15 @@ from textual.widget import Widget
 from bwtui.model.service_views import Look, LookName, RelayedTransaction, Transactions
 from bwtui.model.status import ChangeSample, SchemaEntry, TableStatus
 from bwtui.recording.explain import RowKey
-from bwtui.tui import assessment, figures
-from bwtui.tui.host import Closer, ScreenHost, ScreenSelection
-from bwtui.tui.journey import sampled_key
-from bwtui.tui.keys import key_for
-from bwtui.tui.plain import Content
+from bwtui.tui.base import assessment, figures
+from bwtui.tui.base.keys import key_for
+from bwtui.tui.base.plain import Content
 from bwtui.tui.screens.backfills import of_table
 from bwtui.tui.screens.base import DetailedList, Objects, RelayScreen
 from bwtui.tui.screens.services import ServiceViewScreen
-from bwtui.tui.state import ScreenSnapshot
+from bwtui.tui.sources.host import Closer, ScreenHost, ScreenSelection
+from bwtui.tui.sources.journey import sampled_key
+from bwtui.tui.sources.model import ScreenSnapshot
 from bwtui.tui.widgets.changes import (
     ChangeDetail,
     ChangeList,

@@ -19,11 +19,11 @@ from textual.suggester import Suggester
 from textual.widgets import Button, Checkbox, Input, Label, Static
 
 from bwtui.audit.replay_hints import late_warning
-from bwtui.tui import figures
-from bwtui.tui.actions import GROUPS, Kind, actions
-from bwtui.tui.keys import key_for, key_text
-from bwtui.tui.plain import Content, Group, Table, Text
-from bwtui.tui.state import ViewSettings
+from bwtui.tui.base import figures
+from bwtui.tui.base.actions import GROUPS, Kind, actions
+from bwtui.tui.base.keys import key_for, key_text
+from bwtui.tui.base.plain import Content, Group, Table, Text
+from bwtui.tui.sources.model import ViewSettings
 
 #: Maximum entries of a folder that are read for completion.
 _ENTRIES = 5_000

@@ -24,12 +24,12 @@ from bwtui.relay.dead_letters.letters import (
 )
 from bwtui.sink.dead_letters import DeadLetter, DeadLetterFile, DeadLetterRows, DeadLetterWriter, Row
 from bwtui.state_folder import state_folder
-from bwtui.tui import assessment, figures
-from bwtui.tui.host import Closer, ScreenHost, ScreenSelection
-from bwtui.tui.plain import Content, Group, Text, block, with_hint
+from bwtui.tui.base import assessment, figures
+from bwtui.tui.base.plain import Content, Group, Text, block, with_hint
 from bwtui.tui.screens.base import DetailedList, RelayScreen
 from bwtui.tui.screens.dialogs import AskScreen
-from bwtui.tui.state import ScreenSnapshot
+from bwtui.tui.sources.host import Closer, ScreenHost, ScreenSelection
+from bwtui.tui.sources.model import ScreenSnapshot
 from bwtui.tui.widgets.grid import Cell, Grid, GridColumn, Item, ItemList, SortedItemList
 from bwtui.tui.widgets.line import Detail, Line
 

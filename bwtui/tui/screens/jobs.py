@@ -16,8 +16,6 @@ from textual.widgets import Button, Static
 from bwtui.errors import BwtuiError
 from bwtui.escaping import escape
 from bwtui.recording.explain import RowKey
-from bwtui.tui import figures
-from bwtui.tui.actions import why_absent
 from bwtui.tui.audit.session import (
     AuditSession,
     BackgroundJob,
@@ -29,10 +27,10 @@ from bwtui.tui.audit.session import (
     RecordingAuditSession,
     RelayAuditSession,
 )
-from bwtui.tui.journey import query_of
-from bwtui.tui.keys import key_for
-from bwtui.tui.plain import Content, Group, Text, fitted
-from bwtui.tui.playback import RecordingSource
+from bwtui.tui.base import figures
+from bwtui.tui.base.actions import why_absent
+from bwtui.tui.base.keys import key_for
+from bwtui.tui.base.plain import Content, Group, Text, fitted
 from bwtui.tui.screens.base import RelayScreen
 from bwtui.tui.screens.dialogs import (
     AskScreen,
@@ -44,7 +42,9 @@ from bwtui.tui.screens.dialogs import (
     topic_to_type,
 )
 from bwtui.tui.screens.registry import trial_content
-from bwtui.tui.state import Model
+from bwtui.tui.sources.journey import query_of
+from bwtui.tui.sources.model import Model
+from bwtui.tui.sources.recorded_model import RecordingSource
 
 _BAR = 40
 _PER_SECOND = 5

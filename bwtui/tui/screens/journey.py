@@ -20,7 +20,6 @@ from bwtui.recording.change import OF_TRANSACTIONS, Change, SentMessage, as_text
 from bwtui.recording.explain import HistoryStep, KeyHistory, RowKey, explain, key_before, key_of, row_before
 from bwtui.recording.playback import MICROS, counted
 from bwtui.recording.view import RecordingView
-from bwtui.tui import figures
 from bwtui.tui.audit.records import (
     Ask,
     DecodedPart,
@@ -33,8 +32,12 @@ from bwtui.tui.audit.records import (
     same_text,
 )
 from bwtui.tui.audit.report import AuditResult, AuditSubject, audited, message_of
-from bwtui.tui.host import Closer, ScreenHost, ScreenSelection
-from bwtui.tui.journey import (
+from bwtui.tui.base import figures
+from bwtui.tui.base.keys import key_for
+from bwtui.tui.base.plain import Content
+from bwtui.tui.screens.base import RelayScreen
+from bwtui.tui.sources.host import Closer, ScreenHost, ScreenSelection
+from bwtui.tui.sources.journey import (
     COUNTED,
     ChangePath,
     Fact,
@@ -62,10 +65,7 @@ from bwtui.tui.journey import (
     with_before,
     xid_of,
 )
-from bwtui.tui.keys import key_for
-from bwtui.tui.plain import Content
-from bwtui.tui.screens.base import RelayScreen
-from bwtui.tui.state import ScreenSnapshot
+from bwtui.tui.sources.model import ScreenSnapshot
 from bwtui.tui.widgets.changes import OPERATIONS
 from bwtui.tui.widgets.grid import Cell, Grid, GridColumn, GridRow
 from bwtui.tui.widgets.journey import FieldList, Lifeline, path_content

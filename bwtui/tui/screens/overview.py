@@ -11,11 +11,11 @@ from textual.widget import Widget
 from bwtui.model.service_views import LookName
 from bwtui.model.status import ChangeSample, TableStatus
 from bwtui.recording.explain import RowKey
-from bwtui.tui import assessment, figures
-from bwtui.tui.journey import TypedKey, parse_typed_key, plain_key, sampled_key, tables_of
+from bwtui.tui.base import assessment, figures
 from bwtui.tui.screens.backfills import in_one_line
 from bwtui.tui.screens.base import RelayScreen
-from bwtui.tui.state import ScreenSnapshot
+from bwtui.tui.sources.journey import TypedKey, parse_typed_key, plain_key, sampled_key, tables_of
+from bwtui.tui.sources.model import ScreenSnapshot
 from bwtui.tui.widgets.changes import ChangeList
 from bwtui.tui.widgets.filter_bar import Filter, FilterBar
 from bwtui.tui.widgets.grid import Cell, Grid, GridColumn, Item, ItemList

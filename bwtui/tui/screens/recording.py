@@ -38,13 +38,13 @@ from bwtui.recording.playback import (
 from bwtui.recording.query.completion import QueryNames
 from bwtui.recording.query.language import Query
 from bwtui.recording.view import RecordedTransaction, RecordingView
-from bwtui.tui import figures
-from bwtui.tui.host import Closer, RecordingHost, ScreenHost, ScreenSelection
-from bwtui.tui.keys import key_for
-from bwtui.tui.plain import Content, block
+from bwtui.tui.base import figures
+from bwtui.tui.base.keys import key_for
+from bwtui.tui.base.plain import Content, block
 from bwtui.tui.screens.base import Objects, RelayScreen
 from bwtui.tui.screens.changes import ChangesPair, FactsScreen, OneTableScreen
-from bwtui.tui.state import Playhead, ScreenSnapshot
+from bwtui.tui.sources.host import Closer, RecordingHost, ScreenHost, ScreenSelection
+from bwtui.tui.sources.model import Playhead, ScreenSnapshot
 from bwtui.tui.widgets.changes import (
     fact_lines,
     named,

@@ -16,13 +16,13 @@ from bwtui.encode.schema_differences import SchemaDifference, differences, direc
 from bwtui.escaping import escape_json
 from bwtui.model.service_views import CHANGES, NEWEST, Look, LookName, SubjectVersions
 from bwtui.model.status import SchemaEntry
-from bwtui.tui import assessment, figures
-from bwtui.tui.host import Closer, ScreenHost, ScreenSelection
-from bwtui.tui.keys import key_for
-from bwtui.tui.plain import Content, Group, Table, Text
+from bwtui.tui.base import assessment, figures
+from bwtui.tui.base.keys import key_for
+from bwtui.tui.base.plain import Content, Group, Table, Text
 from bwtui.tui.screens.base import RelayScreen
 from bwtui.tui.screens.services import OLD_AFTER, ServiceViewScreen
-from bwtui.tui.state import ScreenSnapshot
+from bwtui.tui.sources.host import Closer, ScreenHost, ScreenSelection
+from bwtui.tui.sources.model import ScreenSnapshot
 from bwtui.tui.widgets.grid import Cell, Grid, GridColumn, Item, ItemList, SortedItemList
 from bwtui.tui.widgets.line import Detail, Line
 

@@ -26,11 +26,11 @@ from bwtui.model.service_views import (
 )
 from bwtui.options import BY_NAME, DEFAULT, PAIR_OPTIONS
 from bwtui.settings import drop_command
-from bwtui.tui import assessment, figures
-from bwtui.tui.plain import Content, Table
+from bwtui.tui.base import assessment, figures
+from bwtui.tui.base.plain import Content, Table
 from bwtui.tui.screens.base import DetailedList, RelayScreen
 from bwtui.tui.screens.dialogs import AskScreen
-from bwtui.tui.state import ScreenSnapshot
+from bwtui.tui.sources.model import ScreenSnapshot
 from bwtui.tui.widgets.grid import Cell, Grid, GridColumn, Item, ItemList
 from bwtui.tui.widgets.line import Detail, Line
 

@@ -9,8 +9,6 @@ from rich.console import RenderableType
 from bwtui.audit.classes import CLEAN, DATABASE, LOST, SIDES, UNDECIDED, Question, audit_class
 from bwtui.recording.change import Change, SentMessage, key_text
 from bwtui.recording.playback import MICROS
-from bwtui.tui import figures
-from bwtui.tui.assessment import MARKS
 from bwtui.tui.audit.records import HOLES, DecodedPart, TopicRecord
 from bwtui.tui.audit.report import (
     ABSENT,
@@ -27,8 +25,10 @@ from bwtui.tui.audit.report import (
     tone_of,
 )
 from bwtui.tui.audit.session import CommandExit
-from bwtui.tui.keys import key_for
-from bwtui.tui.plain import Content, Group, Table, Text, block
+from bwtui.tui.base import figures
+from bwtui.tui.base.assessment import MARKS
+from bwtui.tui.base.keys import key_for
+from bwtui.tui.base.plain import Content, Group, Table, Text, block
 from bwtui.tui.widgets.changes import OPERATIONS
 from bwtui.tui.widgets.grid import Cell, Grid, GridColumn, GridRow, Item, ItemList
 

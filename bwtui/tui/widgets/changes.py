@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from rich.console import RenderableType
 
 from bwtui.model.status import ChangeSample, FieldChange
-from bwtui.tui import figures
-from bwtui.tui.keys import key_for, keys_of
-from bwtui.tui.plain import Content, Group, Table, Text, block
-from bwtui.tui.state import ScreenSnapshot
+from bwtui.tui.base import figures
+from bwtui.tui.base.keys import key_for, keys_of
+from bwtui.tui.base.plain import Content, Group, Table, Text, block
+from bwtui.tui.sources.model import ScreenSnapshot
 from bwtui.tui.widgets.filter_bar import Filter
 from bwtui.tui.widgets.grid import Cell, Grid, GridColumn, GridRow
 from bwtui.tui.widgets.line import Detail

@@ -12,7 +12,7 @@ from textual.containers import Horizontal
 from textual.suggester import Suggester
 from textual.widgets import Input, Label
 
-from bwtui.tui.plain import Content
+from bwtui.tui.base.plain import Content
 
 Mode = Literal["off", "regex", "fuzzy"]
 _PLAIN = re.compile(r"[\w.]+")

@@ -15,8 +15,8 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from bwtui.tui.keys import bindings, key_for, rebind
-from bwtui.tui.plain import Content, fitted
+from bwtui.tui.base.keys import bindings, key_for, rebind
+from bwtui.tui.base.plain import Content, fitted
 from bwtui.tui.widgets.filter_bar import Filter
 
 _NOTHING: Mapping[int, int] = MappingProxyType({})

@@ -10,12 +10,12 @@ from textual.geometry import Offset
 from bwtui.model.status import Status
 from bwtui.model.verdict import RelayVerdict as RelayVerdict
 from bwtui.relay.process.control import RelayUnresponsive
-from bwtui.tui import assessment, figures
-from bwtui.tui.actions import tabs
-from bwtui.tui.keys import key_for
-from bwtui.tui.plain import Content
-from bwtui.tui.state import Link, Model, Playhead
-from bwtui.tui.theme import TONES
+from bwtui.tui.base import assessment, figures
+from bwtui.tui.base.actions import tabs
+from bwtui.tui.base.keys import key_for
+from bwtui.tui.base.plain import Content
+from bwtui.tui.base.theme import TONES
+from bwtui.tui.sources.model import Link, Model, Playhead
 from bwtui.tui.widgets.line import Line
 
 #: Cells of the relay's name and state, and the same including its uptime.

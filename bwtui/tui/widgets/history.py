@@ -8,9 +8,9 @@ from typing import NamedTuple
 from bwtui.model.history import HISTORY_SECONDS, ChartMark, MarkKind, RelayHistory, Second
 from bwtui.model.latency import LATENCY_STAGES, Percentiles
 from bwtui.model.status import ErrorEntry, Status
-from bwtui.tui import assessment, figures
-from bwtui.tui.plain import Content
-from bwtui.tui.state import ScreenSnapshot
+from bwtui.tui.base import assessment, figures
+from bwtui.tui.base.plain import Content
+from bwtui.tui.sources.model import ScreenSnapshot
 from bwtui.tui.widgets.grid import Cell, Grid, GridColumn, GridRow
 from bwtui.tui.widgets.line import Panel
 

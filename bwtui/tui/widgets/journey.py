@@ -7,11 +7,11 @@ from rich.console import RenderableType
 from textual.widgets import Label
 
 from bwtui.recording.explain import RowKey
-from bwtui.tui import figures
-from bwtui.tui.assessment import MARKS, Tone
 from bwtui.tui.audit.report import ABSENT
-from bwtui.tui.journey import ChangePath, Fact, FieldComparison, Point
-from bwtui.tui.plain import Content, Group, Table, Text, fitted
+from bwtui.tui.base import figures
+from bwtui.tui.base.assessment import MARKS, Tone
+from bwtui.tui.base.plain import Content, Group, Table, Text, fitted
+from bwtui.tui.sources.journey import ChangePath, Fact, FieldComparison, Point
 from bwtui.tui.widgets.changes import OPERATIONS
 from bwtui.tui.widgets.filter_bar import Filter, FilterBar
 from bwtui.tui.widgets.grid import Cell, GridColumn, Item, ItemList

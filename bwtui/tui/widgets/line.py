@@ -17,9 +17,9 @@ from textual.visual import Visual
 from textual.widget import Widget
 from textual.widgets import Static
 
-from bwtui.tui.keys import bindings, rebind
-from bwtui.tui.plain import Content
-from bwtui.tui.state import ScreenSnapshot
+from bwtui.tui.base.keys import bindings, rebind
+from bwtui.tui.base.plain import Content
+from bwtui.tui.sources.model import ScreenSnapshot
 
 
 class Line(Widget):

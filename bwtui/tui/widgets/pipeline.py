@@ -7,10 +7,10 @@ from textual.widgets import Sparkline
 
 from bwtui.model.lsn import format_lsn
 from bwtui.model.status import STAGES, StageStatus, Status
-from bwtui.tui import assessment, figures
-from bwtui.tui.plain import Content, fitted
-from bwtui.tui.state import ScreenSnapshot
-from bwtui.tui.theme import TONES
+from bwtui.tui.base import assessment, figures
+from bwtui.tui.base.plain import Content, fitted
+from bwtui.tui.base.theme import TONES
+from bwtui.tui.sources.model import ScreenSnapshot
 from bwtui.tui.widgets import history
 from bwtui.tui.widgets.line import Line
 from bwtui.tui.widgets.transport import RecordingLine

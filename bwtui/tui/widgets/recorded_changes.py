@@ -15,12 +15,12 @@ from bwtui.pgoutput.messages import UNCHANGED, Field
 from bwtui.recording.as_of import TableRow
 from bwtui.recording.change import Change, SentMessage, as_text, differences, key_text
 from bwtui.recording.playback import MICROS, ChangeWindow, Matches, Player, WindowBounds, window
-from bwtui.tui import figures
-from bwtui.tui.assessment import Tone
-from bwtui.tui.host import RecordingHost
-from bwtui.tui.keys import key_for
-from bwtui.tui.plain import Content, Group, Text
-from bwtui.tui.state import Playhead, ScreenSnapshot
+from bwtui.tui.base import figures
+from bwtui.tui.base.assessment import Tone
+from bwtui.tui.base.keys import key_for
+from bwtui.tui.base.plain import Content, Group, Text
+from bwtui.tui.sources.host import RecordingHost
+from bwtui.tui.sources.model import Playhead, ScreenSnapshot
 from bwtui.tui.widgets.changes import OPERATIONS, field_lines, fields_table
 from bwtui.tui.widgets.grid import Cell, Grid, GridColumn, GridRow
 from bwtui.tui.widgets.line import Detail

@@ -8,11 +8,11 @@ from rich.cells import cell_len
 
 from bwtui.model.service_views import Consumers, GroupEntry, Look, SlotEntry, Slots
 from bwtui.model.status import Status
-from bwtui.tui import assessment, figures
-from bwtui.tui.keys import key_for
-from bwtui.tui.plain import Content, fitted, printable
-from bwtui.tui.state import ScreenSnapshot
-from bwtui.tui.theme import TONES
+from bwtui.tui.base import assessment, figures
+from bwtui.tui.base.keys import key_for
+from bwtui.tui.base.plain import Content, fitted, printable
+from bwtui.tui.base.theme import TONES
+from bwtui.tui.sources.model import ScreenSnapshot
 from bwtui.tui.widgets.line import Panel
 
 #: Age in seconds from which on an answer is reported as old; these service views are polled every five.

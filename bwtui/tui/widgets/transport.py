@@ -24,9 +24,9 @@ from bwtui.model.status import RecordingStatus
 from bwtui.recording.playback import FORMS, MICROS
 from bwtui.recording.query.completion import QueryNames, completed, parse_row_query
 from bwtui.recording.query.language import Query, QueryError, parse
-from bwtui.tui import figures
-from bwtui.tui.plain import Content, with_hint
-from bwtui.tui.state import Playhead
+from bwtui.tui.base import figures
+from bwtui.tui.base.plain import Content, with_hint
+from bwtui.tui.sources.model import Playhead
 from bwtui.tui.widgets.filter_bar import CompletingInput, FilterBar
 from bwtui.tui.widgets.line import Line
 

@@ -15,9 +15,9 @@ from bwtui.model.status import Status, TableStatus
 from bwtui.recording.change import Change
 from bwtui.recording.playback import MICROS, CountCache, Player, by_table
 from bwtui.recording.view import RecordingView, TableCounts
-from bwtui.tui import assessment
-from bwtui.tui.actions import Kind
-from bwtui.tui.state import POINTS, Link, Model, Playhead, ScreenSnapshot
+from bwtui.tui.base import assessment
+from bwtui.tui.base.actions import Kind
+from bwtui.tui.sources.model import POINTS, Link, Model, Playhead, ScreenSnapshot
 
 #: Maximum seconds of work per snapshot.
 BUDGET = 0.03

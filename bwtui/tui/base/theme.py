@@ -9,7 +9,7 @@ from textual.color import Color
 from textual.filter import LineFilter
 from textual.theme import BUILTIN_THEMES, Theme
 
-from bwtui.tui.assessment import Tone
+from bwtui.tui.base.assessment import Tone
 
 #: The theme's variable for each tone.
 TONES: Mapping[Tone, str] = {

@@ -6,7 +6,7 @@ from textual.binding import Binding
 from textual.dom import DOMNode
 from textual.keys import key_to_character
 
-from bwtui.tui.actions import ACTIONS, GROUPS, Action, Scope, has_chosen_keys
+from bwtui.tui.base.actions import ACTIONS, GROUPS, Action, Scope, has_chosen_keys
 
 #: Names in bwtui.toml of the actions that have an unclear name in the code.
 _NAMES = {

@@ -18,8 +18,8 @@ from bwtui.model.status import ChangeSample, SchemaEntry, Status
 from bwtui.recording.change import Change
 from bwtui.relay.process.control import RelayUnresponsive, RequestRefused
 from bwtui.relay.process.last_status import of_ended
-from bwtui.tui.actions import Kind
-from bwtui.tui.choices import Choices
+from bwtui.tui.base.actions import Kind
+from bwtui.tui.base.choices import Choices
 
 #: Points in a sparkline, one per second.
 POINTS = 120
@@ -77,7 +77,7 @@ class ViewSettings:
     detachable: bool = True
     #: Samples per second, 1 to 10.
     rate: float = 4.0
-    #: One of bwtui.tui.theme.NAMES.
+    #: One of bwtui.tui.base.theme.NAMES.
     theme: str = "dark"
     #: The user's settings of the screens.
     choices: Choices = field(default_factory=Choices)

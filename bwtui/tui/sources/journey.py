@@ -15,11 +15,11 @@ from bwtui.recording.explain import HistoryStep, RowKey
 from bwtui.recording.playback import MICROS, TransactionCounts
 from bwtui.recording.query.language import as_text
 from bwtui.recording.query.syntax import QueryError, Token, tokens
-from bwtui.tui import figures
-from bwtui.tui.assessment import Tone
 from bwtui.tui.audit.records import HOLES, DecodedPart, RecordDecoder
 from bwtui.tui.audit.report import ABSENT, AuditResult
-from bwtui.tui.keys import key_for
+from bwtui.tui.base import figures
+from bwtui.tui.base.assessment import Tone
+from bwtui.tui.base.keys import key_for
 
 if TYPE_CHECKING:
     from bwtui.kafka.key_reader import StoredRecord

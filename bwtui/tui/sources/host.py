@@ -9,8 +9,8 @@ from bwtui.model.status import ChangeSample
 from bwtui.recording.change import Change
 from bwtui.recording.explain import RowKey
 from bwtui.tui.audit.session import AuditSession
-from bwtui.tui.playback import Command, RecordingSource, Then
-from bwtui.tui.state import Model
+from bwtui.tui.sources.model import Model
+from bwtui.tui.sources.recorded_model import Command, RecordingSource, Then
 
 
 class ScreenSelection(Protocol):

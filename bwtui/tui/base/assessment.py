@@ -9,7 +9,7 @@ from bwtui.model.number_format import count, size
 from bwtui.model.service_views import GroupEntry, SlotEntry
 from bwtui.model.status import ErrorEntry, StageStatus, Status, TableStatus
 from bwtui.model.verdict import RelayVerdict as RelayVerdict
-from bwtui.tui.figures import NONE
+from bwtui.tui.base.figures import NONE
 
 Tone = Literal["good", "warn", "bad", "muted", "plain"]
 LAG_SECONDS = 10.0

@@ -12,9 +12,9 @@ from textual.theme import Theme
 from bwtui.config import Config, Setting, suggestion
 from bwtui.errors import UsageError
 from bwtui.options import refused_at, table_place
-from bwtui.tui.actions import ACTIONS, kinds_of
-from bwtui.tui.keys import NAMED_KEYS, name_of, show_key
-from bwtui.tui.theme import (
+from bwtui.tui.base.actions import ACTIONS, kinds_of
+from bwtui.tui.base.keys import NAMED_KEYS, name_of, show_key
+from bwtui.tui.base.theme import (
     BASIC,
     GROUNDS,
     NAMES,
