@@ -129,6 +129,12 @@ def _in_full(s: "Status") -> list[str]:
     # The tables of a first snapshot are already listed.
     if again := [b for b in s.backfills if not b.is_over and (b.reason, b.state) != ("first", "waiting")]:
         lines += ["", "backfills:", *(f"  {line}" for line in as_table(again))]
+    return lines + _entries(s)
+
+
+def _entries(s: "Status") -> list[str]:
+    """Return the last errors, notices and resolved entries, each group under its title."""
+    lines: list[str] = []
     open_entries = [e for e in s.errors if not e.is_over]
     for title, entries in (
         ("last errors:", [e for e in open_entries if e.kind != "notice"]),

@@ -89,6 +89,6 @@ class Tasks(RuleBasedStateMachine):
 
 
 Tasks.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=25, suppress_health_check=list(HealthCheck)
+    max_examples=30, stateful_step_count=25, suppress_health_check=list(HealthCheck)
 )
 test_tasks = Tasks.TestCase
