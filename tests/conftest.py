@@ -25,7 +25,7 @@ atexit.register(gc.unfreeze)
 #: would keep only one process busy. The pipeline's files are not the first: nearly all of them need the
 #: archive of Spark's classes, which the first one makes while the others could only wait.
 _FOLDERS = (
-    *("integration", "pipeline", "faults", "torture", "drift", "shapes", "consumers"),
+    *("integration", "pipeline", "faults", "process", "torture", "drift", "shapes", "consumers"),
     *("docs", "audit", "tui", "property", "cli", "unit"),
 )
 #: The longest files of a folder come first within it, for the same reason.

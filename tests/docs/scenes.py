@@ -166,14 +166,14 @@ CANNOT: dict[str, dict[str, str]] = {
         "systemctl ": "needs systemd: tests/unit/test_unit_file.py, tests/faults/test_systemd.py",
         "journalctl ": "needs systemd",
         "sudo ": "needs the system's users",
-        "make dist": "tests/unit/test_dist.py builds the wheel",
+        "make dist": "tests/process/test_dist.py builds the wheel",
         "podman ": "needs images: tests/unit/test_packaging.py has the Containerfile",
         "kubectl ": "needs a cluster: tests/unit/test_packaging.py has the manifests",
     },
     "install.md": {
-        "pipx ": "makes an environment of 1 GB: tests/unit/test_dist.py has the wheel",
+        "pipx ": "makes an environment of 1 GB: tests/process/test_dist.py has the wheel",
         "pip install -r packaging/relay.txt": "tests/integration/test_without_large_packages.py",
-        "pip install --no-deps": "tests/unit/test_dist.py has the wheel",
+        "pip install --no-deps": "tests/process/test_dist.py has the wheel",
         "pip install './packaging/compiled[checksum]'": "make does it; tests/property/test_compiled.py",
     },
     "consumers.md": {

@@ -1,0 +1,1 @@
+"""Tests that start processes, open sockets or measure memory; they need no services."""
