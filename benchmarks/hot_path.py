@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, fields
-from types import SimpleNamespace
 from typing import Any, cast
 
 from bwtui.encode.avro import build_encoder
@@ -23,7 +22,6 @@ from bwtui.relay.routes.route import TableRoute
 from bwtui.relay.row_handler import BulkRows, RowHandler
 from bwtui.relay.run_state import RunState, TableCounters
 from bwtui.relay.samples import Samples
-from bwtui.relay.session import OpenTransaction
 from bwtui.relay.toast import ToastFiller
 from bwtui.settings import RelaySettings
 from bwtui.sink.destination import MessageTuple, TopicLimits
@@ -93,29 +91,28 @@ def transaction_cost(tables: int, count: int = 50_000) -> tuple[float, float]:
     """
     report = RunState()
     batch = OutgoingBatch(cast(Any, NoSink()), Acknowledgements(), report)
-    rows = RowHandler(cast(Any, SimpleNamespace(settings=RelaySettings())), batch)
     for number in range(tables):
         relation = Relation(number, "public", f"t{number}", "d", COLUMNS)
         route = TableRoute(relation, "t", ("id",), TableCounters(), None, TopicLimits(1 << 26, False))
         # Any but the last one's message is another transaction's.
         route.messages.append((b"k", b"v", 1_800_000_000_000 + number, None))
         batch.routes.append(route)
-    rows.timestamp = route.messages[0][2]
-    rows.ordinal = 1
-    noted = OpenTransaction(batch, rows, report.transaction_log)
+    noted = batch.transaction
+    noted.timestamp = route.messages[0][2]
+    noted.ordinal = 1
 
     def note() -> None:
         for number in range(count):
-            rows.commit_lsn = number
+            noted.commit_lsn = number
             noted.commit()
 
     def nothing() -> None:
         for _number in range(count):
-            rows.commit_lsn = _number
+            noted.commit_lsn = _number
 
     ticked = 0.0
     for turn in range(count // 4_000):
-        for rows.commit_lsn in range(turn * 4_000, turn * 4_000 + 4_000):
+        for noted.commit_lsn in range(turn * 4_000, turn * 4_000 + 4_000):
             noted.commit()
         begin = time.thread_time()
         report.transaction_log.tick(time.monotonic())

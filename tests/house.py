@@ -51,8 +51,20 @@ def circles(of: dict[str, set[str]]) -> list[tuple[str, str]]:
     return sorted((a, b) for a, b in arrows if a < b and (b, a) in arrows)
 
 
+def _declared_data() -> set[str]:
+    """Return the names of attributes that are annotated, and nowhere as callables."""
+    annotations: dict[str, list[str]] = defaultdict(list)
+    for path in texts():
+        for node in nodes(path):
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name | ast.Attribute):
+                name = ast.unparse(node.target).rpartition(".")[2]
+                annotations[name].append(ast.unparse(node.annotation))
+    return {name for name, given in annotations.items() if not any("Callable" in one for one in given)}
+
+
 def assigned_callables() -> list[str]:
     """Return where a function or method is assigned to an attribute of another object."""
+    data = _declared_data()
     functions = {node.name for path in texts() for node in nodes(path) if isinstance(node, ast.FunctionDef)}
     found = []
     for path in texts():
@@ -63,7 +75,8 @@ def assigned_callables() -> list[str]:
                 node.value.attr in functions and isinstance(node.value.value, ast.Name | ast.Attribute)
             )
             for target in node.targets:
-                if is_function and isinstance(target, ast.Attribute) and ast.unparse(target.value) != "self":
+                is_own = not isinstance(target, ast.Attribute) or ast.unparse(target.value) == "self"
+                if is_function and not is_own and ast.unparse(target).rpartition(".")[2] not in data:
                     found.append(f"{path}:{node.lineno} {ast.unparse(node)}")
     return found
 

@@ -1,20 +1,36 @@
-"""Batches: the sink receives many messages at a time, and every batch is one span to acknowledge."""
+"""Batches: the sink receives many messages at a time, and every batch is one span to acknowledge.
 
+A batch also knows the transaction whose rows are being added to it, the `OpenTransaction`.
+"""
+
+import struct
 import time
 from array import array
+from bisect import bisect_left
 from collections.abc import Callable
 
 from bwtui.model.delivery import DeliverySpan, Part, Receipt
 from bwtui.model.lsn import NO_COMMIT, SentCommit
+from bwtui.pgoutput.frames import BODY_OFFSET, POSTGRES_EPOCH_US
+from bwtui.pgoutput.messages import Relation
 from bwtui.relay.ack import Acknowledgements
 from bwtui.relay.backfill.chunk_window import ChunkWindow
 from bwtui.relay.batch_bisector import BatchBisector
+from bwtui.relay.metrics.transaction_log import (
+    LARGE_BYTES,
+    LARGE_ROWS,
+    TransactionLog,
+    TransactionNote,
+    TransactionTables,
+)
 from bwtui.relay.policy import RowTooLarge
 from bwtui.relay.recorder import NullRecorder, Recorder
 from bwtui.relay.routes.route import TableRoute
 from bwtui.relay.run_state import RunState
 from bwtui.sink.dead_letters import DroppedRow
 from bwtui.sink.destination import Message, MessageTuple, Sink
+
+_begin = struct.Struct(">QqI").unpack_from
 
 #: A batch is handed over when it holds this many rows or bytes, or when there is nothing more to read.
 #: Larger batches would gain nothing (docs/benchmarks/measurements.md).
@@ -29,6 +45,9 @@ _APART_SECONDS = 0.002
 RECORD_OVERHEAD = 512
 #: Frame numbers, enough for most batches: a slice of this array costs a twentieth of building a new one.
 _NUMBERS = array("I", range(4 * BATCH_ROWS))
+#: Conditions for finding a transaction's tables by checking each table of the batch: few tables; a small
+#: batch, which is the normal case without a backlog; or this many rows of the transaction per table.
+_FEW_TABLES, _SMALL_BATCH, _ROWS_A_TABLE = 5, 65, 8
 
 
 class OutgoingBatch:
@@ -51,19 +70,15 @@ class OutgoingBatch:
         self.bytes = 0
         #: Set in careful mode: each flush then waits until its batch is settled.
         self.bisector: BatchBisector | None = None
-        #: The newest transaction with rows that were handed over; ``newest`` returns that of the read rows.
+        #: The transaction that rows are added of, and the newest one with rows that were handed over.
+        self.transaction = OpenTransaction(self, report.transaction_log)
         self.sent_commit = NO_COMMIT
-        self.newest: Callable[[], SentCommit] = SentCommit
         #: When the data being added was there to read, by the monotonic clock; 0.0 if nothing measures it.
         self.received = 0.0
-        #: Returns when the transaction being added was committed, in Unix microseconds.
-        self.committed: Callable[[], int] = int
         #: Bytes of all batches before this one.
         self.handed_over = 0
         #: When the last batch with messages was handed over, by the monotonic clock.
         self._handed_over_at = 0.0
-        #: Called with the routes of a batch that is handed over.
-        self.on_hand_over: Callable[[list[TableRoute]], None] | None = None
         #: Observes the keys that are sent while a chunk is read alongside the stream.
         self.window: ChunkWindow | None = None
         #: While recording: bytes that wait to be recorded, in addition to the messages.
@@ -87,7 +102,7 @@ class OutgoingBatch:
         messages = route.messages
         if not messages:
             self.routes.append(route)
-            route.committed = self.committed()
+            route.committed = self.transaction.commit_time()
         # A plain tuple in a Message's order: creating the named tuple costs as much as this whole function.
         messages.append((key, value, timestamp, headers))
         if self._frames is not None:
@@ -106,7 +121,7 @@ class OutgoingBatch:
             return
         if not route.messages:
             self.routes.append(route)
-            route.committed = self.committed()
+            route.committed = self.transaction.commit_time()
         route.messages += messages
         if self._frames is not None:
             first = len(self._frames)
@@ -175,8 +190,8 @@ class OutgoingBatch:
         Raises StateFailed, and in careful mode what `BatchBisector.settle` raises.
         """
         span = self.span
-        if self.routes and self.on_hand_over is not None:
-            self.on_hand_over(self.routes)
+        if self.routes:
+            self.transaction.hand_over(self.routes)
         if self.window is not None:
             self.window.note_batch(self.routes)
         routes, self.routes = self.routes, []
@@ -185,7 +200,7 @@ class OutgoingBatch:
         span.size += self.bytes
         encoded = time.monotonic()
         if routes:
-            self.sent_commit = self.newest()
+            self.sent_commit = self.transaction.newest()
             self._handed_over_at = encoded
         clock = self._report.clock
         before = clock.turn_to("produce")
@@ -249,3 +264,123 @@ def _numbers(first: int, count: int) -> "array[int]":
     if first + count <= len(_NUMBERS):
         return _NUMBERS[first : first + count]
     return array("I", range(first, first + count))
+
+
+class OpenTransaction:
+    """The transaction that a session is reading, and the record of it when it ends.
+
+    Nothing here is done once per row. The batch already identifies the rows of a transaction: all its
+    messages have one and the same object as their timestamp. Only `so_far` may be called from other threads.
+    """
+
+    def __init__(self, batch: "OutgoingBatch", log: TransactionLog) -> None:
+        #: True between BEGIN and COMMIT; set by the code that reads them.
+        self.is_open = False
+        #: The commit LSN of the transaction, or of the last one.
+        self.commit_lsn = 0
+        self.xid = 0
+        #: The number of its rows so far.
+        self.ordinal = 0
+        #: With --exactly-once: the number of earlier Kafka transactions that hold rows of it, and whether
+        #: Kafka already holds what is read; it is then not recorded again.
+        self.part = 0
+        self.is_repeated = False
+        #: With --transaction-topic: its messages, by table.
+        self.events: dict[str, int] = {}
+        #: When it was committed, in microseconds since PostgreSQL's epoch.
+        self.committed = 0
+        #: The same in Unix milliseconds: one object, shared as the timestamp of all its messages.
+        self.timestamp = 0
+        self._newest: tuple[int, int] = NO_COMMIT
+        self._batch, self._log = batch, log
+        self._note = log.note
+        #: Bytes of everything before the transaction.
+        self._bytes_before = 0
+        #: Its messages that were handed over: when the first was received, or 0.0, and counts by table.
+        self._received = 0.0
+        self._tables: dict[str, int] = {}
+
+    def begin(self, data: bytes) -> None:
+        """Begin the transaction of a BEGIN frame."""
+        if self.ordinal:
+            # A plain tuple: creating the named tuple costs three times as much.
+            self._newest = self.commit_lsn + 1, self.committed
+        self.commit_lsn, self.committed, self.xid = _begin(data, BODY_OFFSET)
+        self.timestamp = (self.committed + POSTGRES_EPOCH_US) // 1000
+        self.ordinal = self.part = 0
+        if self.events:
+            self.events = {}
+        self.is_open = True
+
+    def newest(self) -> SentCommit:
+        """Return the newest transaction from which a row was read."""
+        return SentCommit(*((self.commit_lsn + 1, self.committed) if self.ordinal else self._newest))
+
+    def commit_time(self) -> int:
+        """Return when the transaction was committed, in Unix microseconds."""
+        return self.committed + POSTGRES_EPOCH_US
+
+    def commit(self) -> None:
+        """End the transaction, and record it; called for each one, however small."""
+        self.is_open, batch = False, self._batch
+        size, self._bytes_before = -self._bytes_before, batch.handed_over + batch.bytes
+        if not (count := self.ordinal):
+            # Nothing of it may count for the next transaction.
+            self._received, self._tables = 0.0, {}
+            return
+        size += self._bytes_before
+        if self._received or count >= LARGE_ROWS or size >= LARGE_BYTES:
+            self._note_large(size)
+            return
+        routes, stamp = batch.routes, self.timestamp
+        # Not the routes, which reference the code of encoders, and may be replaced soon.
+        mine: Relation | list[Relation] | None = None
+        if len(routes) == 1:
+            mine = routes[0].relation if routes[0].messages[-1][2] is stamp else []
+        elif len(routes) < _FEW_TABLES or batch.rows < _SMALL_BATCH or count > _ROWS_A_TABLE * len(routes):
+            mine = [route.relation for route in routes if route.messages[-1][2] is stamp]
+        self._note((self.commit_lsn, self.xid, self.committed, count, size, batch.received, mine))
+
+    def _note_large(self, size: int) -> None:
+        """Record a transaction completely: it has enough rows to be worth the cost."""
+        batch = self._batch
+        self._count(batch.routes)
+        received, tables = self._received or batch.received, self._tables
+        noted = (self.commit_lsn, self.xid, self.committed, self.ordinal, size, received, tables)
+        self._log.note(noted)
+        self._log.note_large(noted)
+        self._received, self._tables = 0.0, {}
+
+    def hand_over(self, routes: list[TableRoute]) -> None:
+        """Record the open transaction's part of a batch, before the batch is handed over."""
+        # Before its first row the batch has nothing of it.
+        if self.is_open and self.ordinal:
+            self._received = self._received or self._batch.received
+            self._count(routes)
+
+    def _count(self, routes: list[TableRoute]) -> None:
+        """Add the transaction's messages in the batch."""
+        stamp, tables = self.timestamp, self._tables
+        for route in routes:
+            messages = route.messages
+            if messages[0][2] is stamp:
+                number = len(messages)
+            elif messages[-1][2] is stamp:
+                # They are the last ones, after those of earlier transactions.
+                number = len(messages) - bisect_left(messages, True, key=lambda one: one[2] is stamp)
+            else:
+                continue
+            name = route.relation.qualified_name
+            tables[name] = tables.get(name, 0) + number
+
+    def so_far(self) -> tuple[TransactionNote, TransactionTables] | None:
+        """Return what is known of the transaction that is being read, or None; any thread may call this."""
+        if not self.is_open:
+            return None
+        batch, stamp, count = self._batch, self.timestamp, self.ordinal
+        size = max(batch.handed_over + batch.bytes - self._bytes_before, 0)
+        received = self._received or batch.received
+        noted = TransactionNote(self.commit_lsn, self.xid, self.committed, count, size, received)
+        tables = TransactionTables.of(dict(self._tables))
+        # Another transaction may have begun while this one was collected.
+        return (noted, tables) if count and self.is_open and stamp is self.timestamp else None

@@ -20,7 +20,7 @@ import psycopg2
 from bwtui.blocking import StopRequested, check_stop
 from bwtui.compiled import version_mismatch
 from bwtui.errors import BwtuiError, ConnectionFailed, Indeterminate, RefusedError, SlotLost, StateFailed
-from bwtui.model.backfill import BackfillCommand, BackfillRequest, BackfillStatus
+from bwtui.model.backfill import BackfillCommand, BackfillRequest, BackfillStatus, FirstSnapshot
 from bwtui.model.events import event
 from bwtui.model.gaps import unproven
 from bwtui.model.history import RelayHistory
@@ -123,9 +123,16 @@ class RelayEngine:
         folder = state_folder(settings.relay_name)
         self._backfills = BackfillStore(folder / FOLDER)
         self._asking = BackfillRequests(self._backfills, self._report)
-        self._picture = StatusSnapshots(settings, self._report, self._destination, self._lag, self._backfills)
         self._healing = Healing(settings, self._report, folder, self._is_stop_requested)
-        self._picture.heal = self._healing.status
+        self._picture = StatusSnapshots(
+            settings,
+            self._report,
+            self._destination,
+            self._lag,
+            self._backfills,
+            self._healing.status,
+            self._first_snapshot,
+        )
         registry, submit = self._destination.registry, self._backfills.submit
         self._orphaned_keys = OrphanedKeys(
             settings, self._report, folder, submit, registry, self._healing.request_comparison
@@ -330,7 +337,6 @@ class RelayEngine:
             first = self._first = chunk_snapshot_of(
                 settings, identity, self._backfills, report, has_checked, is_there=is_there
             )
-            self._picture.first = first.status
             if findings.slot is None:
                 # A snapshot has each key once, and none of its rows is read again because another one failed.
                 context.sink.discard(in_order=False)
@@ -421,6 +427,10 @@ class RelayEngine:
             except SlotLost as error:
                 following.call_back(error)
                 publications = self._healing.again(context, error) or publications
+
+    def _first_snapshot(self) -> FirstSnapshot | None:
+        """Return the progress of the first snapshot by chunks; None without one."""
+        return self._first.status() if self._first is not None else None
 
     def _enter(self, phase: SnapshotCopier | StreamSession | None, slot_in_use: str) -> None:
         """Record the current phase, and the slot that retains WAL for it."""

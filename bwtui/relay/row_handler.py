@@ -9,9 +9,8 @@ from bwtui.encode.avro import NoRoomError, UnchangedToastError
 from bwtui.encode.compiled_encoders import Values
 from bwtui.errors import BwtuiError, RefusedError, RowError
 from bwtui.model.headers import make_headers
-from bwtui.model.lsn import NO_COMMIT, SentCommit
 from bwtui.pgoutput.decoder import decode
-from bwtui.pgoutput.frames import BODY_OFFSET, PAYLOAD_OFFSET, POSTGRES_EPOCH_US, XLOG_DATA
+from bwtui.pgoutput.frames import BODY_OFFSET, PAYLOAD_OFFSET, XLOG_DATA
 from bwtui.pgoutput.messages import UNCHANGED, Field, Relation, Truncate
 from bwtui.pgoutput.tuples import DecodeError, split_tuple
 from bwtui.recording.payloads import NoMessageReason
@@ -79,27 +78,11 @@ class RowHandler:
         self._batch = batch
         self._ahead = ahead
         self._boundaries = boundaries
-        #: With --transaction-topic: the messages of the current transaction, by table.
-        self.events: dict[str, int] = {}
-        #: True while Kafka already holds what is read: it is not recorded again.
-        self.is_repeated = False
+        #: The transaction that is being read.
+        self._current = batch.transaction
         self.routes = SessionRoutes(self._build, self._still_holds, self._begin_route, ahead)
-        #: The commit LSN of the current transaction.
-        self.commit_lsn = 0
-        self.xid = 0
-        #: The number of its rows so far.
-        self.ordinal = 0
-        #: With --exactly-once: the number of earlier Kafka transactions that hold rows of it.
-        self.part = 0
-        #: When it was committed, in microseconds since PostgreSQL's epoch.
-        self.committed = 0
-        #: The same in Unix milliseconds: one object, shared as the timestamp of all its messages.
-        self.timestamp = 0
         #: The relation that was announced last, with the commit LSN and ordinal at that time.
         self._announced: tuple[Relation, tuple[int, int]] | None = None
-        self._newest: tuple[int, int] = NO_COMMIT
-        batch.newest = self._newest_commit
-        batch.committed = self._commit_time
         self.handlers: dict[int, Callable[[bytes], bool | None]] = {
             ord("R"): self._on_relation,
             ord("I"): self.on_insert,
@@ -108,33 +91,13 @@ class RowHandler:
             ord("T"): self._on_truncate,
         }
 
-    def begin(self, data: bytes) -> None:
-        """Handle a BEGIN frame."""
-        if self.ordinal:
-            # A plain tuple: creating the named tuple costs three times as much.
-            self._newest = self.commit_lsn + 1, self.committed
-        self.commit_lsn, self.committed, self.xid = _begin(data, BODY_OFFSET)
-        self.timestamp = (self.committed + POSTGRES_EPOCH_US) // 1000
-        self.ordinal = self.part = 0
-        if self._boundaries is not None:
-            self._boundaries.begin(self.xid, data)
-            self.events = {}
-
     def skip(self) -> None:
         """Note that a row was skipped without a number of its own."""
         self._announced = None
 
-    def _newest_commit(self) -> SentCommit:
-        """Return the newest transaction from which a row was read."""
-        return SentCommit(*((self.commit_lsn + 1, self.committed) if self.ordinal else self._newest))
-
-    def _commit_time(self) -> int:
-        """Return when the current transaction was committed, in Unix microseconds."""
-        return self.committed + POSTGRES_EPOCH_US
-
     def _on_relation(self, data: bytes) -> bool | None:
         relation = relation_of(data[PAYLOAD_OFFSET:])
-        place, last = (self.commit_lsn, self.ordinal), self._announced
+        place, last = (self._current.commit_lsn, self._current.ordinal), self._announced
         if last is not None and last[1] == place and last[0].oid != relation.oid:
             # Without a row in between: PostgreSQL announces the root of a partition right before it.
             self._context.coverage.announces(relation, last[0])
@@ -173,7 +136,7 @@ class RowHandler:
         route = self.routes[_oid(data, BODY_OFFSET)[0]]
         if route is None:
             return LEFT_OUT
-        self.ordinal += 1
+        self._current.ordinal += 1
         self._batch.rows += 1
         whole = self._whole(route, data)
         fields: list[Field] | None = None
@@ -197,7 +160,7 @@ class RowHandler:
         route = self.routes[_oid(data, BODY_OFFSET)[0]]
         if route is None:
             return LEFT_OUT
-        self.ordinal += 1
+        self._current.ordinal += 1
         self._batch.rows += 1
         if data[_KIND] == _NEW and (whole := self._whole(route, data)):
             self._on_whole_update(route, data, *whole)
@@ -211,7 +174,7 @@ class RowHandler:
                 at += 1
             new = route.split(data, at)
             full = old if data[_KIND] == _OLD_FULL else None
-            update = ToastUpdate(data, new, old, full is not None, self.xid)
+            update = ToastUpdate(data, new, old, full is not None, self._current.xid)
             route, key, value, new = self._encode(route, update, new)
             old_key = key
             if old is not None and not self._lacks_key(route, data, old):
@@ -255,7 +218,7 @@ class RowHandler:
         route = self.routes[_oid(data, BODY_OFFSET)[0]]
         if route is None:
             return LEFT_OUT
-        self.ordinal += 1
+        self._current.ordinal += 1
         self._batch.rows += 1
         old: list[Field] | None = None
         try:
@@ -278,7 +241,7 @@ class RowHandler:
         routes = [route for oid in message.relation_oids if (route := self.routes[oid]) is not None]
         if not routes:
             return LEFT_OUT
-        self.ordinal += 1
+        self._current.ordinal += 1
         # PostgreSQL announces tables that are truncated together like a partition after its root.
         self._context.coverage.withdraw(message.relation_oids)
         if self._batch.window is not None:
@@ -297,7 +260,9 @@ class RowHandler:
     def _send_truncation(self, route: TableRoute, truncate: Truncate) -> None:
         """Send the message of --truncate-topic."""
         row = self._dropped(route, "truncate", None, None)
-        message = truncate_message(route, truncate, self.commit_lsn, self.xid, self.timestamp)
+        message = truncate_message(
+            route, truncate, self._current.commit_lsn, self._current.xid, self._current.timestamp
+        )
         self._batch.send_apart(route, self._context.settings.truncate_topic, message, row)
 
     def _lacks_key(self, route: TableRoute, data: bytes, old: Sequence[Field]) -> bool:
@@ -357,7 +322,9 @@ class RowHandler:
             return
         key = tuple((index, route.column_names[index]) for index in route.key_indexes)
         oid, columns = route.relation.oid, tuple(missing)
-        for row in route.lacking(self._ahead(), cached, PAYLOAD_OFFSET, oid, self.xid, columns, key, most):
+        for row in route.lacking(
+            self._ahead(), cached, PAYLOAD_OFFSET, oid, self._current.xid, columns, key, most
+        ):
             if len(row) == 3:
                 yield row
             elif (update := _update(route, *row)) is not None:
@@ -370,7 +337,7 @@ class RowHandler:
 
         Frames whose identities are ``parsed`` are skipped without parsing them again.
         """
-        xid, oid = self.xid, route.relation.oid
+        xid, oid = self._current.xid, route.relation.oid
         for frame in self._ahead():
             if frame[0] != XLOG_DATA:
                 continue
@@ -429,20 +396,22 @@ class RowHandler:
         before: list[Field] | None,
         after: list[Field] | None,
     ) -> None:
-        context = self._context
+        context, current = self._context, self._current
         headers = None
         if context.settings.headers:
             headers = make_headers(
-                self.commit_lsn, self.ordinal, operation, self.xid, context.session, self.part
+                current.commit_lsn, current.ordinal, operation, current.xid, context.session, current.part
             )
         batch = self._batch
         if batch.bisector is not None:
-            batch.bisector.check(self.commit_lsn, self.ordinal)
-        batch.add(route, key, value, self.timestamp, headers)
+            batch.bisector.check(current.commit_lsn, current.ordinal)
+        batch.add(route, key, value, current.timestamp, headers)
         if self._boundaries is not None:
-            self._boundaries.count(route, self.events, self.timestamp)
+            self._boundaries.count(route, current.events, current.timestamp)
         if context.samples.budget > 0 and (before is not None or after is not None):
-            commit = SampledCommit(self.commit_lsn, self.xid, self._commit_time() / 1_000_000, self.ordinal)
+            commit = SampledCommit(
+                current.commit_lsn, current.xid, current.commit_time() / 1_000_000, current.ordinal
+            )
             context.samples.take(operation, route, key, before, after, commit, batch.span)
         if batch.bisector is not None:
             batch.bisector.name(route, route, self._dropped(route, operation, before, after))
@@ -450,7 +419,7 @@ class RowHandler:
     def _dropped(
         self, route: TableRoute, operation: str, before: list[Field] | None, after: list[Field] | None
     ) -> DroppedRow:
-        identity = ChangeIdentity(self.commit_lsn, self.ordinal, self.xid)
+        identity = ChangeIdentity(self._current.commit_lsn, self._current.ordinal, self._current.xid)
         name = route.relation.qualified_name
         columns, key = route.column_names, route.key_columns
         return DroppedRow(name, route.topic, operation, identity, columns, before, after, key)
@@ -506,6 +475,7 @@ class BulkRows:
     def _take(self, data: bytes, frames: Iterator[bytes]) -> bytes | None:
         """Return the first frame that is not taken; None if the batch is full, or no more frames arrived."""
         rows, batch, recorder = self._rows, self._batch, self._recorder
+        transaction = batch.transaction
         values = rows.values
         route = rows.routes[_oid(data, BODY_OFFSET)[0]]
         if route is None or route.run is None:
@@ -515,7 +485,7 @@ class BulkRows:
             frames,
             PAYLOAD_OFFSET,
             TUPLE,
-            rows.timestamp,
+            transaction.timestamp,
             BATCH_ROWS - batch.rows,
             BATCH_BYTES - batch.bytes - batch.held,
             route.max_message_bytes - RECORD_OVERHEAD,
@@ -530,7 +500,7 @@ class BulkRows:
         elif recorder.is_recording:
             recorder.frames += taken
         batch.held += held
-        rows.ordinal += len(messages)
+        transaction.ordinal += len(messages)
         if data[PAYLOAD_OFFSET] == _INSERT:
             route.counters.inserts += len(messages)
         else:

@@ -10,7 +10,6 @@ import gc
 import logging
 import struct
 import time
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain, islice
@@ -25,7 +24,6 @@ from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, RowError, S
 from bwtui.model.events import event
 from bwtui.model.lsn import NO_COMMIT, format_lsn
 from bwtui.pgoutput.frames import BODY_OFFSET, PAYLOAD_OFFSET, XLOG_DATA
-from bwtui.pgoutput.messages import Relation
 from bwtui.relay.ack import Acknowledgements
 from bwtui.relay.backfill.chunk_window import StreamOrigin
 from bwtui.relay.backfill.stream_hook import StreamHook
@@ -33,15 +31,7 @@ from bwtui.relay.batch import IN_FLIGHT_BYTES, IN_FLIGHT_ROWS, OutgoingBatch
 from bwtui.relay.batch_bisector import BatchBisector, RestartFromConfirmed
 from bwtui.relay.context import REFUSED, RelayContext
 from bwtui.relay.healing.promotion import refuse_former
-from bwtui.relay.metrics.transaction_log import (
-    LARGE_BYTES,
-    LARGE_ROWS,
-    TransactionLog,
-    TransactionNote,
-    TransactionTables,
-)
 from bwtui.relay.routes.publications import PublicationCheck, PublicationStates
-from bwtui.relay.routes.route import TableRoute
 from bwtui.relay.row_handler import LEFT_OUT, BulkRows, FrameFilter, FrameHandlers, RowHandler
 from bwtui.relay.side_topics import TransactionBoundaries
 from bwtui.relay.suspension import SuspensionDetector
@@ -443,6 +433,8 @@ class StreamSession:
         self._target = target_lsn
         self._recorder = context.recorder
         self._batch = OutgoingBatch(context.sink, acks, context.report, context.recorder)
+        self.transaction = self._batch.transaction
+        context.report.transaction_log.begin_session(self.transaction.so_far)
         self._boundaries = (
             TransactionBoundaries(form, context.settings.transaction_topic, self._batch) if form else None
         )
@@ -451,7 +443,6 @@ class StreamSession:
         self.filters: list[FrameFilter] = []
         self._suspension = suspension
         self._runs = BulkRows(self.rows, self._batch, context.samples, context.recorder)
-        self._open = OpenTransaction(self._batch, self.rows, context.report.transaction_log)
         self._backfill = backfill
         self._streamed = context.streamed
         #: Everything that commits before this LSN was read.
@@ -528,7 +519,7 @@ class StreamSession:
         if not self._context.stop_requested():
             return False
         self._stop_requested_at = self._stop_requested_at or time.monotonic()
-        return not self._open.is_open or time.monotonic() > self._stop_requested_at + seconds
+        return not self.transaction.is_open or time.monotonic() > self._stop_requested_at + seconds
 
     def pulse(self, seconds: float) -> None:
         """Wait, confirm to the server and process deliveries meanwhile. Raises StopRequested and Redrive."""
@@ -561,7 +552,7 @@ class StreamSession:
     @property
     def begun_lsn(self) -> int:
         """The commit LSN of the newest transaction of which anything was read."""
-        return self.rows.commit_lsn
+        return self.transaction.commit_lsn
 
     def end(self) -> None:
         """Send the confirmed LSN to the server once more, and end the session. Raises ConnectionFailed."""
@@ -577,7 +568,8 @@ class StreamSession:
         self._acks.close()
         # The batch that was not handed over yet is not among the spans of `Acknowledgements`.
         self._batch.span.settle_sampled(0.0)
-        self._open.close()
+        # The part of the open transaction that was read is read again.
+        self._context.report.transaction_log.end_session()
         # The next server may lack changes that were sent and never confirmed.
         with self._context.report.clock.during("state"):
             sent = self._batch.sent_commit
@@ -598,7 +590,7 @@ class StreamSession:
         if self._streamed.is_full:
             self._streamed.tidy()
         if self._backfill is not None:
-            seconds, at_boundary = time.monotonic() - begun, not self._open.is_open
+            seconds, at_boundary = time.monotonic() - begun, not self.transaction.is_open
             self._backfill.turn(self._passed, seconds, at_boundary=at_boundary, is_idle=not has_data)
         if self.careful_until and self._acks.advance() >= self.careful_until:
             self.leave_careful_mode()
@@ -787,7 +779,7 @@ class StreamSession:
     def _on_keepalive(self, data: bytes) -> None:
         wal_end, reply_requested = parse_keepalive(data)
         self._context.report.server_lsn = max(self._context.report.server_lsn, wal_end)
-        if not self._open.is_open:
+        if not self.transaction.is_open:
             if self._to_come is not NO_COMMIT and self._to_come.end <= wal_end:
                 self._lacks_commit()
             self._batch.flush()
@@ -798,15 +790,17 @@ class StreamSession:
             self._confirm(time.monotonic())
 
     def _on_begin(self, data: bytes) -> bool | None:
-        self.rows.begin(data)
-        if self._to_come is not NO_COMMIT and self._to_come.end <= self.rows.commit_lsn + 1:
-            if self._to_come == (self.rows.commit_lsn + 1, self.rows.committed):
+        transaction = self.transaction
+        transaction.begin(data)
+        if self._boundaries is not None:
+            self._boundaries.begin(transaction.xid, data)
+        if self._to_come is not NO_COMMIT and self._to_come.end <= transaction.commit_lsn + 1:
+            if self._to_come == (transaction.commit_lsn + 1, transaction.committed):
                 self._to_come = NO_COMMIT
             else:
                 self._lacks_commit()
-        self._streamed.note(self.rows.xid)
-        self._open.is_open = True
-        return LEFT_OUT if self.rows.is_repeated else None
+        self._streamed.note(transaction.xid)
+        return LEFT_OUT if transaction.is_repeated else None
 
     def _lacks_commit(self) -> None:
         """Mark every table: the stream has passed the LSN of a sent transaction, and does not have it."""
@@ -820,116 +814,19 @@ class StreamSession:
         self._context.checkpoint.forget_commit()
 
     def _on_commit(self, data: bytes) -> bool | None:
-        rows = self.rows
+        transaction = self.transaction
         if self._boundaries is not None:
-            self._boundaries.end(rows.xid, data, rows.events, rows.timestamp)
+            self._boundaries.end(transaction.xid, data, transaction.events, transaction.timestamp)
         _, end_lsn = _commit(data, BODY_OFFSET + 1)
         self._batch.commit(end_lsn)
         self._passed = end_lsn
-        self._open.commit()
-        self._open.is_open = False
+        transaction.commit()
         report = self._context.report
         report.transactions += 1
         report.received_lsn = end_lsn
-        report.commit_time = rows.timestamp / 1000
-        return LEFT_OUT if rows.is_repeated else None
+        report.commit_time = transaction.timestamp / 1000
+        return LEFT_OUT if transaction.is_repeated else None
 
     def _on_nothing(self, data: bytes) -> bool | None:
         """Skip TYPE, ORIGIN and MESSAGE, which contain nothing that a row needs."""
         return None
-
-
-#: Conditions for finding a transaction's tables by checking each table of the batch: few tables; a small
-#: batch, which is the normal case without a backlog; or this many rows of the transaction per table.
-_FEW_TABLES, _SMALL_BATCH, _ROWS_A_TABLE = 5, 65, 8
-
-
-class OpenTransaction:
-    """The transaction that a session is reading, and the record of it when it ends.
-
-    Nothing here is done once per row. The batch already identifies the rows of a transaction: all its
-    messages have one and the same object as their timestamp. Only `so_far` may be called from other threads.
-    """
-
-    def __init__(self, batch: OutgoingBatch, rows: RowHandler, log: TransactionLog) -> None:
-        #: True between BEGIN and COMMIT; set by the code that reads them.
-        self.is_open = False
-        self._batch, self._rows, self._log = batch, rows, log
-        self._note = log.note
-        #: Bytes of everything before the transaction.
-        self._bytes_before = 0
-        #: Its messages that were handed over: when the first was received, or 0.0, and counts by table.
-        self._received = 0.0
-        self._tables: dict[str, int] = {}
-        batch.on_hand_over = self._hand_over
-        log.so_far = self.so_far
-
-    def close(self) -> None:
-        """End with the session: the part of the transaction that was read is read again."""
-        self._log.so_far = None
-
-    def commit(self) -> None:
-        """Record the transaction, which has ended; called for each one, however small."""
-        rows, batch = self._rows, self._batch
-        size, self._bytes_before = -self._bytes_before, batch.handed_over + batch.bytes
-        if not (count := rows.ordinal):
-            # Nothing of it may count for the next transaction.
-            self._received, self._tables = 0.0, {}
-            return
-        size += self._bytes_before
-        if self._received or count >= LARGE_ROWS or size >= LARGE_BYTES:
-            self._note_large(size)
-            return
-        routes, stamp = batch.routes, rows.timestamp
-        # Not the routes, which reference the code of encoders, and may be replaced soon.
-        mine: Relation | list[Relation] | None = None
-        if len(routes) == 1:
-            mine = routes[0].relation if routes[0].messages[-1][2] is stamp else []
-        elif len(routes) < _FEW_TABLES or batch.rows < _SMALL_BATCH or count > _ROWS_A_TABLE * len(routes):
-            mine = [route.relation for route in routes if route.messages[-1][2] is stamp]
-        self._note((rows.commit_lsn, rows.xid, rows.committed, count, size, batch.received, mine))
-
-    def _note_large(self, size: int) -> None:
-        """Record a transaction completely: it has enough rows to be worth the cost."""
-        rows, batch = self._rows, self._batch
-        self._count(batch.routes)
-        received, tables = self._received or batch.received, self._tables
-        noted = (rows.commit_lsn, rows.xid, rows.committed, rows.ordinal, size, received, tables)
-        self._log.note(noted)
-        self._log.note_large(noted)
-        self._received, self._tables = 0.0, {}
-
-    def _hand_over(self, routes: list[TableRoute]) -> None:
-        """Record the open transaction's part of a batch, before the batch is handed over."""
-        # Before its first row the batch has nothing of it.
-        if self.is_open and self._rows.ordinal:
-            self._received = self._received or self._batch.received
-            self._count(routes)
-
-    def _count(self, routes: list[TableRoute]) -> None:
-        """Add the transaction's messages in the batch."""
-        stamp, tables = self._rows.timestamp, self._tables
-        for route in routes:
-            messages = route.messages
-            if messages[0][2] is stamp:
-                number = len(messages)
-            elif messages[-1][2] is stamp:
-                # They are the last ones, after those of earlier transactions.
-                number = len(messages) - bisect_left(messages, True, key=lambda one: one[2] is stamp)
-            else:
-                continue
-            name = route.relation.qualified_name
-            tables[name] = tables.get(name, 0) + number
-
-    def so_far(self) -> tuple[TransactionNote, TransactionTables] | None:
-        """Return what is known of the transaction that is being read, or None; any thread may call this."""
-        if not self.is_open:
-            return None
-        rows, batch = self._rows, self._batch
-        stamp, count = rows.timestamp, rows.ordinal
-        size = max(batch.handed_over + batch.bytes - self._bytes_before, 0)
-        received = self._received or batch.received
-        noted = TransactionNote(rows.commit_lsn, rows.xid, rows.committed, count, size, received)
-        tables = TransactionTables.of(dict(self._tables))
-        # Another transaction may have begun while this one was collected.
-        return (noted, tables) if count and self.is_open and stamp is rows.timestamp else None

@@ -54,7 +54,10 @@ class StatusSnapshots:
         destination: Destination,
         lag: LagSampler,
         backfills: BackfillStore,
+        heal: Callable[[], HealStatus | None],
+        first: Callable[[], FirstSnapshot | None],
     ) -> None:
+        """``heal`` and ``first`` return the state of the heal, and of the first snapshot by chunks."""
         self._settings = settings
         self._report = report
         self._destination = destination
@@ -66,8 +69,8 @@ class StatusSnapshots:
         self.database = describe(settings.postgres)
         self.findings: PreflightState | None = None
         self.recorder: Recorder = NullRecorder()
-        self.heal: Callable[[], HealStatus | None] = lambda: None
-        self.first: Callable[[], FirstSnapshot | None] = lambda: None
+        self._heal = heal
+        self._first = first
         self.recent = RecentHistory(report, self._slot_lag)
         letters = OpenLetters(settings.relay_name, backfills.statuses)
         self.watch = RelayWatch(report, lag, self._names, destination.service.outage, letters.count)
@@ -122,8 +125,8 @@ class StatusSnapshots:
             not_captured=report.not_captured,
             not_proven=report.not_proven,
             comparison=report.comparison,
-            heal=self.heal(),
-            first_snapshot=self.first(),
+            heal=self._heal(),
+            first_snapshot=self._first(),
             recording=recorder.status(),
             exactly_once=self._destination.recall.exactly_once(),
             backfills=_backfills(self._backfills.statuses(), self._paces),
@@ -155,7 +158,7 @@ class StatusSnapshots:
         error = report.fatal
         confirmed = format_lsn(report.confirmed_lsn) if report.confirmed_lsn else ""
         message, hint = (error.message, error.hint) if error else (None, None)
-        first = self.first()
+        first = self._first()
         remaining = first.remaining_work if first else ""
         return ended(message, hint, confirmed=confirmed, remaining_work=remaining), {}
 

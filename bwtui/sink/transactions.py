@@ -12,6 +12,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Producer, TopicPartition
@@ -492,6 +493,22 @@ def open_service(settings: RelaySettings) -> tuple[Sink, SinkService]:
     return sink, KafkaService(settings, sink)
 
 
+def _is_recorded() -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionChecks:
+    """The questions that the sink asks before it ends a transaction."""
+
+    #: Returns the message about another relay that has replaced this one, or "".
+    is_fenced: Callable[[], str] = str
+    #: Called at the end of a transaction; returns a check whether all of it is recorded.
+    promise: Callable[[], Callable[[], bool]] = lambda: _is_recorded
+    #: Called before a transaction of PostgreSQL is split, and may forbid it.
+    may_split: Callable[[], bool] = lambda: True
+
+
 class TransactionalSink(KafkaSink):
     """Sends messages in Kafka transactions: a `bwtui.sink.destination.Sink`.
 
@@ -521,13 +538,9 @@ class TransactionalSink(KafkaSink):
         self.refused: list[DeliveryFailure] = []
         #: Whether to commit at each boundary at once.
         self.is_eager = False
-        #: Called before a transaction of PostgreSQL is split, and may forbid it.
-        self.may_split: Callable[[], bool] = lambda: True
-        #: Returns the message about another relay that has replaced this one, or "".
-        self.is_fenced: Callable[[], str] = str
-        #: Called at the end of a transaction; returns a check whether all of it is recorded.
-        self.promise: Callable[[], Callable[[], bool]] = lambda: lambda: True
-        self.topic = ""
+        self._checks = TransactionChecks()
+        #: The topic of positions.
+        self.topic = positions_topic(settings)
         self.identity = ""
         self._commits = CommitStatistics()
         self._in_order = False
@@ -557,11 +570,19 @@ class TransactionalSink(KafkaSink):
             config["batch.num.messages"] = 1
         return begin_producer(config, check)
 
-    def begin(self, producer: Producer, *, snapshot: bool = False, one_by_one: bool = False) -> None:
+    def begin(
+        self,
+        producer: Producer,
+        checks: "TransactionChecks",
+        *,
+        snapshot: bool = False,
+        one_by_one: bool = False,
+    ) -> None:
         """Send by ``producer``, a result of `connect`, from now on; the previous one has nothing in
         flight.
         """
         self._forget()
+        self._checks = checks
         self.refused = []
         self._committed_at = time.monotonic()
         self._is_snapshot, self._is_quiet = snapshot, not (snapshot or one_by_one or self._is_recorded)
@@ -688,7 +709,7 @@ class TransactionalSink(KafkaSink):
             is_awaited = self._is_idle and since >= self._commit_seconds * _IDLE_SHARE
             if is_awaited or self._is_due():
                 self._begin_commit()
-        elif self._is_too_large() and self.may_split():
+        elif self._is_too_large() and self._checks.may_split():
             self._begin_commit()
 
     def _begin_commit(self) -> None:
@@ -696,7 +717,7 @@ class TransactionalSink(KafkaSink):
         position = self._mark[0]
         # First the recording, then Kafka: what is committed is never read again, so the recording must have
         # it.
-        is_recorded, is_idle = self.promise(), self._is_idle
+        is_recorded, is_idle = self._checks.promise(), self._is_idle
         self._commit = PendingCommit(
             self._producer,
             self.topic,
@@ -785,7 +806,7 @@ class TransactionalSink(KafkaSink):
         if self._ending is None:
             if self._commit is not None:
                 self._commit.give_up()
-            self._ending = AbortThread(self._producer, self.is_fenced)
+            self._ending = AbortThread(self._producer, self._checks.is_fenced)
         if not self._ending.wait(timeout):
             return False
         if (commit := self._commit) is not None:

@@ -151,7 +151,8 @@ def test_what_is_in_kafka_already_is_passed_over_where_nobody_wants_samples(
         relay.connect()
         assert relay._streaming is not None
         position = Position("", "", "", lsn=1_020, ordinal=2)
-        relay._streaming.filters.append(DuplicateFilter(relay._streaming.rows, position, relay.recorder))
+        session = relay._streaming
+        session.filters.append(DuplicateFilter(session.rows, session.transaction, position, relay.recorder))
         for wanted in (0, 1, 4):
             relay.begin()
             relay.announce(TABLES[0])

@@ -168,7 +168,13 @@ def relayed(
             batch.held += len(data)
     counts = [asdict(one.counters) for one in made]
     messages = [(one.messages, one.positions, one.bytes) for one in made]
-    in_all = [batch.rows, batch.bytes, batch.held, handled.ordinal, [one in batch.routes for one in made]]
+    in_all = [
+        batch.rows,
+        batch.bytes,
+        batch.held,
+        batch.transaction.ordinal,
+        [one in batch.routes for one in made],
+    ]
     return [refused, messages, taken, counts, in_all, vars(recorder)]
 
 
@@ -254,9 +260,8 @@ def test_rows_that_lack_columns_are_those_that_python_finds(
         bound.__dict__["_twin"] = compiled_encoders.twin(*bound.records, package=package)
         route = TableRoute(relation, "t", key, TableCounters(), bound, TopicLimits(LIMIT, False))
         assert (route.lacking is None) == (package is None)
-        nothing: Any = SimpleNamespace()
+        nothing: Any = SimpleNamespace(transaction=SimpleNamespace(xid=7))
         handled = RowHandler(nothing, nothing, lambda: frames)
-        handled.xid = 7
         return list(toast._lacking(route, missing, handled._rows_ahead(route, values, missing, most)))
 
     whole = found(None, most)

@@ -24,7 +24,7 @@ from bwtui.relay.session import SessionLoop
 from bwtui.relay.slot_checkpoint import SlotCheckpointStore
 from bwtui.settings import RelaySettings
 from bwtui.sink.kafka import KafkaService, KafkaSink
-from bwtui.sink.transactions import PositionTopic, TransactionalSink
+from bwtui.sink.transactions import PositionTopic, TransactionalSink, TransactionChecks
 from bwtui.source.raw_stream import ServerIdentity
 from tests.waiting import eventually
 
@@ -51,7 +51,9 @@ def begin(known: PositionStore, position: Position) -> None:
     once._inner = SimpleNamespace(begin_session=lambda stream: None)
     once._begin = lambda *, is_careful, is_new_pass: position
     once.begin_session(
-        SimpleNamespace(careful_until=0, leave_careful_mode=lambda: None, filters=[], rows=SimpleNamespace())
+        SimpleNamespace(
+            careful_until=0, leave_careful_mode=lambda: None, filters=[], rows=None, transaction=None
+        )
     )
 
 
@@ -92,8 +94,8 @@ def marked(
     once._exactly = known
     recorder = SimpleNamespace(recorded=lambda *, is_new_pass: recorded)
     once._context = SimpleNamespace(recorder=recorder)
-    rows = SimpleNamespace(commit_lsn=commit_lsn, ordinal=ordinal, part=0, events={})
-    position: Position = once._position(SimpleNamespace(rows=rows), 0x900, at_boundary=at_boundary)
+    current = SimpleNamespace(commit_lsn=commit_lsn, ordinal=ordinal, part=0, events={})
+    position: Position = once._position(SimpleNamespace(transaction=current), 0x900, at_boundary=at_boundary)
     return Position.from_json(position.to_json())
 
 
@@ -266,7 +268,7 @@ class OnDisk:
 
 def test_kafka_commits_what_is_on_the_recordings_disk_and_nothing_else() -> None:
     sink, recorded = cast(Any, TransactionalSink(SETTINGS)), OnDisk()
-    sink.promise = lambda: lambda: recorded.is_kept
+    sink._checks = TransactionChecks(promise=lambda: lambda: recorded.is_kept)
     sink._producer, sink._is_open, sink.is_eager = recorded, True, True
     sink.mark(Position(*IDENTITY), is_whole=True)
     sink.commit_when_due()
@@ -336,7 +338,7 @@ def test_what_is_delivered_is_reported_one_by_one_only_to_those_who_note_it(
     monkeypatch.setattr("bwtui.sink.transactions.begin_producer", begun)
     sink = cast(Any, TransactionalSink(replace(SETTINGS, record=record)))
     how = {"snapshot": is_snapshot, "one_by_one": is_careful}
-    sink.begin(sink.connect("bwtui", **how), **how)
+    sink.begin(sink.connect("bwtui", **how), TransactionChecks(), **how)
     assert made[0]["delivery.report.only.error"] is is_quiet
     span = DeliverySpan()
     sink.send("topic", [(b"k", b"v", 0, None), (b"l", b"w", 0, None)], span)

@@ -10,7 +10,7 @@ from bwtui.errors import StateFailed
 from bwtui.model.headers import make_headers
 from bwtui.recording.payloads import LARGEST_ORDINAL
 from bwtui.recording.reader import open_recording
-from bwtui.relay.row_handler import RowHandler
+from bwtui.relay.batch import OpenTransaction
 from bwtui.verify.recording import _number
 from tests.faults.doubles import Reject
 from tests.faults.fed_stream import Fed, insert, transaction
@@ -28,13 +28,13 @@ def test_a_header_holds_every_ordinal(ordinal: int, width: int) -> None:
 
 
 def test_a_relay_goes_past_four_billion_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    begin = RowHandler.begin
+    begin = OpenTransaction.begin
 
-    def late(rows: RowHandler, data: bytes) -> None:
-        begin(rows, data)
-        rows.ordinal = WIDEST - 1
+    def late(transaction: OpenTransaction, data: bytes) -> None:
+        begin(transaction, data)
+        transaction.ordinal = WIDEST - 1
 
-    monkeypatch.setattr(RowHandler, "begin", late)
+    monkeypatch.setattr(OpenTransaction, "begin", late)
     sink = Reject(lambda message: b'"bad' in (message.value or b""))
     rows = [insert(1, "a"), insert(2, "b"), insert(3, "bad")]
     fed = Fed(sink, tmp_path, [transaction(100, *rows)], headers=True)

@@ -15,9 +15,10 @@ from bwtui.model.delivery import DeliverySpan
 from bwtui.model.lsn import format_lsn
 from bwtui.model.position import Chunks, Position, RecordedPosition
 from bwtui.relay.backfill.store import BackfillTask
+from bwtui.relay.recorder import Recorder
 from bwtui.relay.slot_checkpoint import SlotCheckpointStore, forgetting, is_discarded
 from bwtui.settings import RelaySettings
-from bwtui.sink.transactions import PositionTopic, TransactionalSink
+from bwtui.sink.transactions import PositionTopic, TransactionalSink, TransactionChecks
 from bwtui.source.raw_stream import ServerIdentity
 from bwtui.source.slot import SlotState
 
@@ -48,8 +49,6 @@ class PositionStore:
         self.server: ServerIdentity | None = None
         #: Progress of backfill tasks: chunks sent since the last mark, and those before it.
         self.chunks: Chunks = {}
-        sink.topic = self._positions.topic
-        sink.is_fenced = self._fenced
 
     def recall(
         self, identity: tuple[str, str, str], slot: SlotState | None, checkpoint: SlotCheckpointStore
@@ -251,7 +250,8 @@ class PositionStore:
             forgetting(self._settings.drop_command),
         )
 
-    def _fenced(self) -> str:
+    def is_fenced(self) -> str:
+        """Return the message about another relay that has replaced this one, or ""."""
         last = self._positions.last(self.position.key)
         if last is None or last.session == self._session:
             return ""
@@ -259,10 +259,11 @@ class PositionStore:
 
     # -- a snapshot, as one transaction --------------------------------------------------------------------
 
-    def begin_snapshot(self, calls: BlockingCalls, lsn: int) -> None:
+    def begin_snapshot(self, calls: BlockingCalls, lsn: int, recorder: Recorder) -> None:
         """Begin the single transaction of a snapshot at ``lsn``. Raises ConnectionFailed and RefusedError."""
         producer, self.position = self.begin(calls.make, snapshot=lsn)
-        self._sink.begin(producer, snapshot=True)
+        checks = TransactionChecks(self.is_fenced, partial(recorder.promise, soon=True))
+        self._sink.begin(producer, checks, snapshot=True)
 
     def end_snapshot(self, pulse: Callable[[], None], lsn: int) -> None:
         """Commit the transaction of the snapshot; ``pulse`` is called while Kafka commits, and may raise.

@@ -13,11 +13,12 @@ from typing import Protocol, cast
 from bwtui.model.position import Position, RecordedPosition
 from bwtui.model.status import State
 from bwtui.pgoutput.decoder import decode
-from bwtui.pgoutput.frames import BODY_OFFSET, PAYLOAD_OFFSET, POSTGRES_EPOCH_US
+from bwtui.pgoutput.frames import BODY_OFFSET, PAYLOAD_OFFSET
 from bwtui.pgoutput.messages import Truncate
 from bwtui.recording.payloads import Transaction
 from bwtui.relay.backfill.stream_hook import BackfillStream as BesideStream
 from bwtui.relay.backfill.stream_hook import StreamHook
+from bwtui.relay.batch import OpenTransaction
 from bwtui.relay.batch_bisector import RestartFromConfirmed
 from bwtui.relay.context import RelayContext
 from bwtui.relay.exactly_once.position_store import PositionStore
@@ -26,7 +27,7 @@ from bwtui.relay.recorder import Recorder
 from bwtui.relay.row_handler import FrameFilter, RowHandler
 from bwtui.settings import RelaySettings
 from bwtui.sink.destination import DeliveryFailure, Sink
-from bwtui.sink.transactions import TransactionalSink
+from bwtui.sink.transactions import TransactionalSink, TransactionChecks
 from bwtui.source.connection import Connection, execute
 from bwtui.source.preflight import PreflightState, obstacle_to_make, wait_while
 
@@ -44,9 +45,11 @@ class TransactionalSession(BesideStream, Protocol):
 
     filters: list[FrameFilter]
 
+    transaction: OpenTransaction
+
     @property
     def rows(self) -> RowHandler:
-        """The handler of row frames, which tracks the current transaction."""
+        """The handler of row frames."""
 
     @property
     def careful_until(self) -> int: ...
@@ -69,7 +72,9 @@ class TransactionalStream:
         #: Rows that Kafka is known to reject, and whether this session searches for more of them.
         self._refused: Refused = {}
         self._is_careful = False
-        sink.may_split = self._may_split
+        self._checks = TransactionChecks(
+            exactly.is_fenced, partial(context.recorder.promise, soon=True), self._may_split
+        )
 
     @property
     def pause(self) -> float:
@@ -109,7 +114,7 @@ class TransactionalStream:
         self._exactly.position, self._exactly.chunks = position, dict(position.chunks)
         recorder = self._context.recorder
         recorder.begin_pass("stream", self._exactly.start_lsn, position)
-        session.filters.append(DuplicateFilter(session.rows, position, recorder))
+        session.filters.append(DuplicateFilter(session.rows, session.transaction, position, recorder))
         self._inner.begin_session(stream)
 
     def _begin(self, *, is_careful: bool, is_new_pass: bool) -> Position:
@@ -117,7 +122,7 @@ class TransactionalStream:
         call = partial(context.patience.call, context.destination.service.name)
         recorded = self._recorded(is_new_pass=is_new_pass)
         producer, position = self._exactly.begin(call, one_by_one=is_careful, recorded=recorded)
-        self._sink.begin(producer, one_by_one=is_careful)
+        self._sink.begin(producer, self._checks, one_by_one=is_careful)
         self._is_careful = self._sink.is_eager = self._policy.is_alone = is_careful
         return position
 
@@ -146,18 +151,18 @@ class TransactionalStream:
             self._end_care(stream)
 
     def _position(self, stream: TransactionalSession, passed: int, *, at_boundary: bool) -> Position:
-        base, rows = self._exactly.position, stream.rows
-        lsn, part = rows.commit_lsn, rows.part + 1
-        ordinal: int | None = rows.ordinal
-        changes: int | None = rows.ordinal
+        base, current = self._exactly.position, stream.transaction
+        lsn, part = current.commit_lsn, current.part + 1
+        ordinal: int | None = current.ordinal
+        changes: int | None = current.ordinal
         if lsn < base.lsn or (lsn == base.lsn and base.ordinal is None):
             lsn, ordinal, part, changes = base.lsn, base.ordinal, base.part, base.changes
         elif at_boundary:
             ordinal, part = None, 0
         elif lsn == base.lsn:
-            ordinal = max(rows.ordinal, base.ordinal or 0)
+            ordinal = max(current.ordinal, base.ordinal or 0)
         server = self._exactly.server
-        mine = self._exactly.covering(lsn, ordinal, part, passed, server, rows.events, changes)
+        mine = self._exactly.covering(lsn, ordinal, part, passed, server, current.events, changes)
         return replace(mine, recorded=self._recorded(is_new_pass=False))
 
     def _recorded(self, *, is_new_pass: bool) -> RecordedPosition | None:
@@ -176,7 +181,7 @@ class TransactionalStream:
         if stream is None or stream.batch.routes:
             # The encoded messages already carry their part number.
             return False
-        stream.rows.part += 1
+        stream.transaction.part += 1
         return True
 
 
@@ -186,8 +191,11 @@ class DuplicateFilter:
     BEGIN and COMMIT are handled, and not recorded. The relation of each row is announced all the same.
     """
 
-    def __init__(self, rows: RowHandler, position: Position, recorder: Recorder) -> None:
+    def __init__(
+        self, rows: RowHandler, transaction: OpenTransaction, position: Position, recorder: Recorder
+    ) -> None:
         self._rows = rows
+        self._transaction = transaction
         self._position = position
         self._recorder = recorder
         self.is_over = False
@@ -195,23 +203,23 @@ class DuplicateFilter:
         self._is_partial = False
 
     def __call__(self, data: bytes) -> bytes | None:
-        tag, rows = data[PAYLOAD_OFFSET], self._rows
+        tag = data[PAYLOAD_OFFSET]
         if tag == _BEGIN:
             return self._begin(data)
         if self._is_partial:
             self._resume_when_reached()
-        if not rows.is_repeated or tag not in _DROPPED:
+        if not self._transaction.is_repeated or tag not in _DROPPED:
             return data
         if self._is_partial and tag in _CHANGES:
             self._count(data)
         else:
-            rows.skip()
+            self._rows.skip()
         return None
 
     def _begin(self, data: bytes) -> bytes:
         position, (commit_lsn,) = self._position, _lsn(data, BODY_OFFSET)
         self.is_over = commit_lsn > position.lsn
-        self._rows.is_repeated = not self.is_over
+        self._transaction.is_repeated = not self.is_over
         self._is_partial = commit_lsn == position.lsn and position.ordinal is not None
         return data
 
@@ -226,17 +234,18 @@ class DuplicateFilter:
         # Look up all of them, as `RowHandler` does: a route that is built once stays.
         routes = [self._rows.routes[oid] for oid in oids]
         if any(route is not None for route in routes):
-            self._rows.ordinal += 1
+            self._transaction.ordinal += 1
             self._resume_when_reached()
 
     def _resume_when_reached(self) -> None:
-        rows, position = self._rows, self._position
-        if rows.ordinal < (position.ordinal or 0):
+        current, position = self._transaction, self._position
+        if current.ordinal < (position.ordinal or 0):
             return
-        self._is_partial = rows.is_repeated = False
-        rows.part, rows.events = position.part, dict(position.events)
-        committed = rows.committed + POSTGRES_EPOCH_US
-        self._recorder.resume(Transaction(rows.commit_lsn, committed, rows.xid, rows.ordinal))
+        self._is_partial = current.is_repeated = False
+        current.part, current.events = position.part, dict(position.events)
+        self._recorder.resume(
+            Transaction(current.commit_lsn, current.commit_time(), current.xid, current.ordinal)
+        )
 
 
 def exactly_of(settings: RelaySettings, sink: Sink, session: bytes) -> PositionStore | None:
@@ -264,14 +273,12 @@ def wait_for_maker(connection: Connection, findings: PreflightState, on_wait: Ca
 
 
 def begin(context: RelayContext, connection: Connection, findings: PreflightState) -> PreflightState:
-    """Make transactions wait for the recording, and drop a slot whose snapshot Kafka did not commit.
+    """Drop a slot whose snapshot Kafka did not commit.
 
     Such a slot exists if the relay was killed between creating it and the commit. No LSN of that slot was
     confirmed, and read_committed consumers see no row of that snapshot.
     """
-    position_store, slot, sink = context.position_store, findings.slot, context.sink
-    if context.recorder.is_recording and isinstance(sink, TransactionalSink):
-        sink.promise = partial(context.recorder.promise, soon=True)
+    position_store, slot = context.position_store, findings.slot
     if position_store is None or slot is None or not position_store.is_torn(slot):
         return findings
     execute(connection, "select pg_drop_replication_slot(%s)", slot.name)

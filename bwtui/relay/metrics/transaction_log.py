@@ -74,6 +74,14 @@ class TransactionTables(NamedTuple):
         return cls(named, len(counts) - _NAMED, sum(counts.values()) - sum(named.values()))
 
 
+#: Returns what is known of the transaction that is being read, or None.
+SoFar = Callable[[], tuple[TransactionNote, TransactionTables] | None]
+
+
+def _nothing() -> None:
+    return None
+
+
 @dataclass(slots=True, eq=False)
 class _LoggedTransaction:
     """One transaction in the list."""
@@ -142,8 +150,7 @@ class TransactionLog:
         self._acks: deque[tuple[int, float]] = deque(maxlen=_MOST)
         #: Take the fields of `TransactionNote` for each transaction, and again for a large one.
         self.note, self.note_large = self._noted.append, self._large.append
-        #: Returns the transaction that is being read, while there is a session; any thread may call it.
-        self.so_far: Callable[[], tuple[TransactionNote, TransactionTables] | None] | None = None
+        self._so_far: SoFar = _nothing
         self._newest: deque[_LoggedTransaction] = deque(maxlen=NEWEST)
         self._largest = (
             _LargestTransactions(lambda noted: noted.rows),
@@ -155,6 +162,14 @@ class TransactionLog:
         #: When small transactions were last dropped, by the monotonic clock.
         self._dropped_at = float("-inf")
         self._lock = threading.Lock()
+
+    def begin_session(self, so_far: "SoFar") -> None:
+        """Begin a session; ``so_far`` returns the transaction that it is reading, in any thread."""
+        self._so_far = so_far
+
+    def end_session(self) -> None:
+        """End the session: no transaction is being read."""
+        self._so_far = _nothing
 
     def acknowledged(self, span: DeliverySpan, now: float) -> None:
         """Record that all of ``span`` was acknowledged, ``now`` by the monotonic clock."""
@@ -241,7 +256,7 @@ class TransactionLog:
             records = large.union(self._newest)
             entries = [_entry(record, clock, confirmed_lsn) for record in records]
             newest, flooded = len(self._newest), now - self._dropped_at < 60 * _MINUTES
-        so_far = self.so_far() if self.so_far is not None else None
+        so_far = self._so_far()
         return Transactions(
             time=clock + now,
             notes=(_FLOODED,) if flooded else (),

@@ -242,7 +242,7 @@ class InitialSetup:
         self._on_phase(copying, temporary.name)
         exactly, beside = self._context.position_store, self._beside(tables)
         if exactly is not None:
-            exactly.begin_snapshot(self._context.patience.calls, lsn)
+            exactly.begin_snapshot(self._context.patience.calls, lsn, self._context.recorder)
         copying.run(importer, tables, beside)
         # Record changes of topics in the meantime before the slot exists.
         self._context.patience.call(
