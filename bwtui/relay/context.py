@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from bwtui.relay.backfill.chunk_window import SentTransactions
-from bwtui.relay.exactly_once.position_store import PositionStore
+from bwtui.relay.exactly_once.position_store import KafkaTransactions
 from bwtui.relay.healing.coverage_ledger import Coverage
 from bwtui.relay.healing.late_records import LateRecords
 from bwtui.relay.healing.promotion import FailoverSlot, OrphanedKeys
@@ -41,8 +41,7 @@ class RelayContext:
     #: Identifies this run in the headers of its messages.
     session: bytes
     recorder: Recorder = field(default_factory=NullRecorder)
-    #: Set with --exactly-once.
-    position_store: PositionStore | None = None
+    transactions: KafkaTransactions = field(default_factory=KafkaTransactions)
     #: Finds the keys in Kafka that a promoted standby lacks.
     orphaned_keys: OrphanedKeys | None = None
     #: Finds records that this run did not send.

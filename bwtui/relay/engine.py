@@ -537,8 +537,8 @@ class RelayEngine:
         settings, report, destination = self._settings, self._report, self._destination
         folder = state_folder(settings.relay_name)
         session = secrets.token_bytes(8)
-        position_store = transactional_stream.exactly_of(settings, destination.sink, session)
-        kind = WholeTransactionPolicy if position_store is not None else RowPolicy
+        transactions = transactional_stream.transactions_of(settings, destination.sink, session)
+        kind = WholeTransactionPolicy if transactions.is_used else RowPolicy
         policy = kind(settings, report, DeadLetterWriter(folder), destination.sink)
         catalog = CatalogCache(folder / "catalog.json", findings.system_identifier, findings.database)
         patience = self._patience
@@ -549,9 +549,9 @@ class RelayEngine:
         drop = settings.drop_command
         checkpoint = SlotCheckpointStore(folder, *identity, without_kafka=settings.record_only, drop=drop)
         self._note_ledger(checkpoint)
-        if position_store is not None:
+        if transactions.is_used:
             transactional_stream.wait_for_maker(connection, findings, self._waiting)
-            self._answers.call("topics", partial(position_store.recall, identity, findings.slot, checkpoint))
+            self._answers.call("topics", partial(transactions.recall, identity, findings.slot, checkpoint))
         if findings.slot is None:
             checkpoint.check(None)
         elif not self._healing.is_due and (
@@ -582,9 +582,9 @@ class RelayEngine:
             self._is_stop_requested,
             session,
             self._picture.recorder,
-            position_store,
+            transactions,
             self._orphaned_keys,
-            self._late_records(findings, checkpoint, session, is_fenced=position_store is not None),
+            self._late_records(findings, checkpoint, session, is_fenced=transactions.is_used),
             coverage=self._ledger or Coverage(),
         )
 

@@ -144,7 +144,7 @@ class SessionLoop:
                 self._report.recovered("PostgreSQL")
                 self._report.sessions += 1
                 acks = Acknowledgements(confirmed, context.recorder, self._report.acknowledged)
-                self._begin_pass(confirmed)
+                context.transactions.begin_pass(confirmed, context.recorder)
                 streaming = StreamSession(
                     context,
                     stream,
@@ -182,13 +182,6 @@ class SessionLoop:
                     self._session.abandon()
                 context.patience.server.leave()
                 self._enter(None)
-
-    def _begin_pass(self, confirmed: int) -> None:
-        if self._context.position_store is not None:
-            # The recording begins once the position in Kafka is determined.
-            self._context.position_store.start_lsn = confirmed
-        else:
-            self._context.recorder.begin_pass("stream", confirmed)
 
     def _begin_phase(self) -> None:
         self._report.state = self._backfill.phase if self._backfill is not None else "streaming"
@@ -282,8 +275,7 @@ class SessionLoop:
     def _check_history(self, server: ServerIdentity, state: SlotState) -> None:
         """Continue with ``server`` if it has all that was sent; see `SlotCheckpointStore.common_end`."""
         context = self._context
-        if context.position_store is not None:
-            context.position_store.server = server
+        context.transactions.server = server
         # A synchronized slot lies before the fork: everything that this server has beyond the fork is read
         # from it. But a position in Kafka that lies after the fork would cause those changes to be skipped.
         is_promoted = bool(state.synced) and context.checkpoint.is_promoted(server)
@@ -376,8 +368,7 @@ class SessionLoop:
         # failure that nothing checks for.
         with report.clock.during("settling"):
             while not sink.flush(0.2):
-                if context.position_store is not None:
-                    context.recorder.settle(idle=True)
+                context.transactions.settle(context.recorder)
                 check_stop(context.stop_requested)
                 report.take_deliveries(sink)
         report.in_flight = 0

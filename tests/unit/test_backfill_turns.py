@@ -15,6 +15,7 @@ from bwtui.relay.backfill.chunk_window import SentTransactions
 from bwtui.relay.backfill.store import BackfillStore
 from bwtui.relay.backfill.stream_hook import BackfillStream
 from bwtui.relay.context import RelayContext
+from bwtui.relay.exactly_once.position_store import KafkaTransactions
 from bwtui.relay.healing.coverage_ledger import Coverage
 from bwtui.relay.run_state import RunState
 from bwtui.settings import RelaySettings
@@ -103,7 +104,7 @@ class Turns:
             "settings": settings,
             "report": self.report,
             "streamed": SentTransactions(),
-            "position_store": None,
+            "transactions": KafkaTransactions(),
         }
         said["coverage"] = self.coverage
         server = SimpleNamespace(server=StreamServer(""))

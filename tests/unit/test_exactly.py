@@ -422,7 +422,7 @@ def test_a_disk_that_fails_ends_the_waiting_for_what_is_in_flight() -> None:
     report, session = RunState(), cast(Any, object.__new__(SessionLoop))
     session._report = SimpleNamespace(clock=report.clock, take_deliveries=lambda sink: None)
     session._context = SimpleNamespace(
-        sink=sink, recorder=recorder, position_store=exactly(), stop_requested=is_enough
+        sink=sink, recorder=recorder, transactions=exactly(), stop_requested=is_enough
     )
     with pytest.raises(StateFailed):
         session._drain()

@@ -17,6 +17,7 @@ from bwtui.model.lsn import format_lsn
 from bwtui.relay.backfill.store import BackfillStore
 from bwtui.relay.context import RelayContext
 from bwtui.relay.engine import RelayEngine
+from bwtui.relay.exactly_once.position_store import KafkaTransactions
 from bwtui.relay.healing import heal
 from bwtui.relay.healing.coverage_ledger import Coverage
 from bwtui.relay.healing.heal import HealComparison, Healing, HealStateStore
@@ -82,7 +83,7 @@ class World:
             recorder=recorder,
             orphaned_keys=None,
             coverage=Coverage(),
-            position_store=None,
+            transactions=KafkaTransactions(),
             wait=self.wait,
         )
         return cast(RelayContext, context)

@@ -316,7 +316,7 @@ class _StallingSink:
 def test_one_that_is_sent_again_waits_for_the_engine_too() -> None:
     line = _Late()
     sink = _StallingSink(line)
-    report = SimpleNamespace(take_deliveries=lambda sink, acks: None)
+    report = SimpleNamespace(take_deliveries=lambda sink, acks: None, transaction_log=None)
     policy = SimpleNamespace(undelivered=lambda failures: failures)
     context = SimpleNamespace(
         recorder=NullRecorder(), session=b"", report=report, sink=sink, policy=policy, stop_requested=bool

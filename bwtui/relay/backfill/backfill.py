@@ -140,17 +140,17 @@ class Backfill:
         """Resume with a new session of the stream."""
         self._stream = stream
         self._is_first, self._route, self._session_ends = True, None, 0
-        if self._context.position_store is not None:
-            self._store.take(self._context.position_store.chunks)
+        if self._context.transactions.is_used:
+            self._store.take(self._context.transactions.chunks)
             # Look up again where its list of keys continues.
             self._task = None
 
     def end_session(self) -> None:
         """Abandon the current chunk: changes that the next session reads again would follow its rows."""
-        exactly, outgoing = self._context.position_store, self._outgoing
+        transactions, outgoing = self._context.transactions, self._outgoing
         # Otherwise each session, and each start, would meet it again.
         shut = self._topic_error = self._refusals.shut if outgoing is not None else None
-        if exactly and outgoing and (error := exactly.refusal(outgoing.spans) or shut):
+        if transactions.is_used and outgoing and (error := transactions.refusal(outgoing.spans) or shut):
             # Kafka would reject it in each transaction, which would hold up the stream.
             self._fail(error)
         elif outgoing is not None and any(span.failed for span in outgoing.spans):
@@ -403,10 +403,10 @@ class Backfill:
                 self._again("reading the chunk again: the table was altered")
                 return
             careful = None
-            if self._context.position_store is not None:
+            if self._context.transactions.is_used:
                 # All of it goes into one Kafka transaction, together with the progress that marks it as done.
                 outgoing.put_all(stream.batch, window, self._position)
-                self._context.position_store.note_chunk(self._task_after_chunk())
+                self._context.transactions.note_chunk(self._task_after_chunk())
                 return
             if self._careful:
                 # Then every failure belongs to this chunk.

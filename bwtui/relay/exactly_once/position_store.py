@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from confluent_kafka import KafkaException, Producer
+from psycopg import pq
 
 from bwtui.blocking import BlockingCalls
 from bwtui.errors import ConnectionFailed, PositionHidden, RefusedError, SlotLost
@@ -19,7 +20,7 @@ from bwtui.relay.recorder import Recorder
 from bwtui.relay.slot_checkpoint import SlotCheckpointStore, forgetting, is_discarded
 from bwtui.settings import RelaySettings
 from bwtui.sink.transactions import PositionTopic, TransactionalSink, TransactionChecks
-from bwtui.source.raw_stream import ServerIdentity
+from bwtui.source.raw_stream import ServerIdentity, identify
 from bwtui.source.slot import SlotState
 
 _COMMIT_SECONDS = 30.0
@@ -30,21 +31,13 @@ _TASKS = 8
 Ask = Callable[[Callable[[], Any]], Any]
 
 
-class PositionStore:
-    """The position of one run's slot in Kafka."""
+class KafkaTransactions:
+    """The Kafka transactions of one run; this class is for a relay without --exactly-once."""
 
-    def __init__(self, settings: RelaySettings, sink: TransactionalSink, session: bytes) -> None:
-        self._settings = settings
-        self._sink = sink
-        self._session = session.hex()
-        self._positions = PositionTopic(settings, client_config(settings))
-        self._tables = repr((settings.tables, settings.exclude_tables, settings.allow_unkeyed))
-        self._identity = ("", "", "")
-        self._checkpoint: SlotCheckpointStore | None = None
-        self._transactional_id = ""
-        self.position = Position("", "", "")
-        #: The slot's confirmed LSN when the session began.
-        self.start_lsn = 0
+    #: Whether all messages are sent in transactions, by one producer.
+    is_used = False
+
+    def __init__(self) -> None:
         #: The server that the snapshot or the stream is read from.
         self.server: ServerIdentity | None = None
         #: Progress of backfill tasks: chunks sent since the last mark, and those before it.
@@ -57,6 +50,60 @@ class PositionStore:
 
         Raises RefusedError, ConnectionFailed, and SlotLost if Kafka has lost the position.
         """
+
+    def is_torn(self, slot: SlotState) -> bool:
+        """Return whether a snapshot that was never committed created the slot."""
+        return False
+
+    def begin_pass(self, confirmed_lsn: int, recorder: Recorder) -> None:
+        """Begin a session of the stream at ``confirmed_lsn``."""
+        recorder.begin_pass("stream", confirmed_lsn)
+
+    def settle(self, recorder: Recorder) -> None:
+        """Do the work of ``recorder`` that a commit may wait for, and fail if its disk does."""
+
+    def note_chunk(self, task: BackfillTask) -> None:
+        """Include the progress of ``task`` in the next position: rows of it were sent since the last one."""
+
+    def refusal(self, spans: Sequence[DeliverySpan]) -> RefusedError | None:
+        """Return the error if Kafka rejected a message of ``spans``."""
+        return None
+
+    def identify_server(self, connection: pq.abc.PGconn) -> None:
+        """Note the server of a new session, before it exports a snapshot."""
+
+    def begin_snapshot(self, calls: BlockingCalls, lsn: int, recorder: Recorder) -> None:
+        """Begin the single transaction of a snapshot at ``lsn``. Raises ConnectionFailed and RefusedError."""
+
+    def end_snapshot(self, pulse: Callable[[], None], lsn: int, recorder: Recorder) -> None:
+        """Commit the transaction of the snapshot; ``pulse`` is called while Kafka commits, and may raise.
+
+        Raises ConnectionFailed if Kafka does not commit. The next start then takes a new snapshot.
+        """
+
+
+class PositionStore(KafkaTransactions):
+    """The position of one run's slot in Kafka."""
+
+    is_used = True
+
+    def __init__(self, settings: RelaySettings, sink: TransactionalSink, session: bytes) -> None:
+        super().__init__()
+        self._settings = settings
+        self._sink = sink
+        self._session = session.hex()
+        self._positions = PositionTopic(settings, client_config(settings))
+        self._tables = repr((settings.tables, settings.exclude_tables, settings.allow_unkeyed))
+        self._identity = ("", "", "")
+        self._checkpoint: SlotCheckpointStore | None = None
+        self._transactional_id = ""
+        self.position = Position("", "", "")
+        #: The slot's confirmed LSN when the session began.
+        self.start_lsn = 0
+
+    def recall(
+        self, identity: tuple[str, str, str], slot: SlotState | None, checkpoint: SlotCheckpointStore
+    ) -> None:
         self.position, self._identity, self._checkpoint = Position(*identity), identity, checkpoint
         checkpoint.in_transactions = True
         # A copy of the database may be relayed to the same Kafka with a different prefix. A prefix has no
@@ -100,10 +147,15 @@ class PositionStore:
         folder = self._checkpoint.path.parent
         return None if is_discarded(folder, last, self._settings.drop_command) else last
 
-    def is_torn(self, slot: SlotState | None) -> bool:
-        """Return whether a snapshot that was never committed created the slot."""
-        position = self.position
-        return position.phase == "snapshot" and slot is not None and slot.confirmed_lsn == position.passed
+    def is_torn(self, slot: SlotState) -> bool:
+        return self.position.phase == "snapshot" and slot.confirmed_lsn == self.position.passed
+
+    def begin_pass(self, confirmed_lsn: int, recorder: Recorder) -> None:
+        # The recording begins once the position in Kafka is determined.
+        self.start_lsn = confirmed_lsn
+
+    def settle(self, recorder: Recorder) -> None:
+        recorder.settle(idle=True)
 
     def begin(
         self,
@@ -206,12 +258,10 @@ class PositionStore:
         )
 
     def note_chunk(self, task: BackfillTask) -> None:
-        """Include the progress of ``task`` in the next position: rows of it were sent since the last one."""
         chunks = {id: progress for id, progress in self.chunks.items() if id != task.id}
         self.chunks = dict([*chunks.items(), (task.id, task.progress())][-_TASKS:])
 
     def refusal(self, spans: Sequence[DeliverySpan]) -> RefusedError | None:
-        """Return the error if Kafka rejected a message of ``spans``."""
         for failure in self._sink.refused:
             if failure.span in spans:
                 return RefusedError(failure.reason, f"{failure.hint}; then request the rows again")
@@ -259,17 +309,15 @@ class PositionStore:
 
     # -- a snapshot, as one transaction --------------------------------------------------------------------
 
+    def identify_server(self, connection: pq.abc.PGconn) -> None:
+        self.server = identify(connection)
+
     def begin_snapshot(self, calls: BlockingCalls, lsn: int, recorder: Recorder) -> None:
-        """Begin the single transaction of a snapshot at ``lsn``. Raises ConnectionFailed and RefusedError."""
         producer, self.position = self.begin(calls.make, snapshot=lsn)
         checks = TransactionChecks(self.is_fenced, partial(recorder.promise, soon=True))
         self._sink.begin(producer, checks, snapshot=True)
 
-    def end_snapshot(self, pulse: Callable[[], None], lsn: int) -> None:
-        """Commit the transaction of the snapshot; ``pulse`` is called while Kafka commits, and may raise.
-
-        Raises ConnectionFailed if Kafka does not commit. The next start then takes a new snapshot.
-        """
+    def end_snapshot(self, pulse: Callable[[], None], lsn: int, recorder: Recorder) -> None:
         # The stream delivers what commits at the LSN itself.
         commit = self._sink.commit_now(self.covering(lsn - 1, None, 0, lsn, self.server))
         while not commit.wait(_WAIT_SECONDS):
@@ -281,3 +329,4 @@ class PositionStore:
                 "brokers' transaction.max.timeout.ms",
             )
         self._sink.poll(0)
+        recorder.committed()

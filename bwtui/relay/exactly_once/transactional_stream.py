@@ -21,7 +21,7 @@ from bwtui.relay.backfill.stream_hook import StreamHook
 from bwtui.relay.batch import OpenTransaction
 from bwtui.relay.batch_bisector import RestartFromConfirmed
 from bwtui.relay.context import RelayContext
-from bwtui.relay.exactly_once.position_store import PositionStore
+from bwtui.relay.exactly_once.position_store import KafkaTransactions, PositionStore
 from bwtui.relay.exactly_once.rejected_row_finder import Refused, RejectedRowFinder, WholeTransactionPolicy
 from bwtui.relay.recorder import Recorder
 from bwtui.relay.row_handler import FrameFilter, RowHandler
@@ -248,18 +248,19 @@ class DuplicateFilter:
         )
 
 
-def exactly_of(settings: RelaySettings, sink: Sink, session: bytes) -> PositionStore | None:
-    """Return the position store of this run, or None without --exactly-once."""
-    return PositionStore(settings, sink, session) if isinstance(sink, TransactionalSink) else None
+def transactions_of(settings: RelaySettings, sink: Sink, session: bytes) -> KafkaTransactions:
+    """Return the Kafka transactions of this run: those of a `PositionStore` with --exactly-once."""
+    return (
+        PositionStore(settings, sink, session) if isinstance(sink, TransactionalSink) else KafkaTransactions()
+    )
 
 
 def around(context: RelayContext, inner: StreamHook) -> StreamHook:
     """Return the stream hook for backfills, wrapped in Kafka transactions with --exactly-once."""
-    return (
-        inner
-        if context.position_store is None
-        else TransactionalStream(context, context.position_store, inner)
-    )
+    transactions = context.transactions
+    if not isinstance(transactions, PositionStore):
+        return inner
+    return TransactionalStream(context, transactions, inner)
 
 
 def wait_for_maker(connection: Connection, findings: PreflightState, on_wait: Callable[[str], None]) -> None:
@@ -278,8 +279,8 @@ def begin(context: RelayContext, connection: Connection, findings: PreflightStat
     Such a slot exists if the relay was killed between creating it and the commit. No LSN of that slot was
     confirmed, and read_committed consumers see no row of that snapshot.
     """
-    position_store, slot = context.position_store, findings.slot
-    if position_store is None or slot is None or not position_store.is_torn(slot):
+    slot = findings.slot
+    if slot is None or not context.transactions.is_torn(slot):
         return findings
     execute(connection, "select pg_drop_replication_slot(%s)", slot.name)
     context.checkpoint.forget()

@@ -29,7 +29,7 @@ from bwtui.source.connection import Connection, connect
 from bwtui.source.hosts import complete
 from bwtui.source.preflight import PreflightState, chosen_tables, obstacle_to_make, wait_while
 from bwtui.source.raw_session import connect_raw
-from bwtui.source.raw_stream import identify, reached_server
+from bwtui.source.raw_stream import reached_server
 from bwtui.source.slot import TemporarySlot
 from bwtui.source.snapshot import (
     SnapshotTable,
@@ -199,8 +199,7 @@ class InitialSetup:
         connection = connect_raw(self._settings.postgres)
         # Do this first: the next statement in the session ends the export.
         self._context.patience.server.follow(reached_server(connection, self._settings.postgres))
-        if self._context.position_store is not None:
-            self._context.position_store.server = identify(connection)
+        self._context.transactions.identify_server(connection)
         return slot.create_temporary(connection)
 
     def _tables(
@@ -240,9 +239,8 @@ class InitialSetup:
         lsn = temporary.consistent_point
         copying = SnapshotRun(self._context, temporary, partial(self._check_reservation, connection))
         self._on_phase(copying, temporary.name)
-        exactly, beside = self._context.position_store, self._beside(tables)
-        if exactly is not None:
-            exactly.begin_snapshot(self._context.patience.calls, lsn, self._context.recorder)
+        transactions, beside = self._context.transactions, self._beside(tables)
+        transactions.begin_snapshot(self._context.patience.calls, lsn, self._context.recorder)
         copying.run(importer, tables, beside)
         # Record changes of topics in the meantime before the slot exists.
         self._context.patience.call(
@@ -257,10 +255,8 @@ class InitialSetup:
         # existed.
         with self._report.clock.during("catalog"):
             slot.make_permanent(connection, temporary.name, self._settings.slot)
-        if exactly is not None:
-            # After the slot: a slot whose snapshot is not committed is dropped at the next start.
-            exactly.end_snapshot(copying.while_committing, lsn)
-            self._context.recorder.committed()
+        # After the slot: a slot whose snapshot is not committed is dropped at the next start.
+        transactions.end_snapshot(copying.while_committing, lsn, self._context.recorder)
         with self._report.clock.during("state"):
             self._context.checkpoint.remember(lsn, sent_lsn=lsn)
         self._first.note_slot_created()
@@ -357,7 +353,7 @@ class SnapshotRun(SnapshotCopier):
 
     def _copy_all(self, connection: Connection, chosen: Sequence[tuple[SnapshotTable, TableRoute]]) -> None:
         # With --exactly-once the snapshot is one transaction of one producer.
-        crew = self._crew(connection) if chosen and self._context.position_store is None else None
+        crew = self._crew(connection) if chosen and not self._context.transactions.is_used else None
         try:
             self._pool = self._pool_for(connection, chosen, crew)
             unread = self._pool.run() if self._pool is not None else []
@@ -435,7 +431,7 @@ class SnapshotRun(SnapshotCopier):
         With --exactly-once the snapshot is one transaction, and so always read by one process.
         """
         context = self._context
-        if context.position_store is not None or not chosen:
+        if context.transactions.is_used or not chosen:
             return None
         table_sizes = sizes(connection, [table.relation.oid for table, _ in chosen])
         count = workers_for(context.settings, cores(), table_sizes)
