@@ -16,6 +16,7 @@ import pytest
 from bwtui.errors import ConnectionFailed, RowError
 from bwtui.model.delivery import DeliverySpan, Receipt
 from bwtui.pgoutput.messages import Column, Relation
+from bwtui.relay.metrics.transaction_log import TransactionLog
 from bwtui.relay.recorder import NullRecorder
 from bwtui.relay.routes.route import TableRoute
 from bwtui.relay.run_state import RunState
@@ -316,7 +317,7 @@ class _StallingSink:
 def test_one_that_is_sent_again_waits_for_the_engine_too() -> None:
     line = _Late()
     sink = _StallingSink(line)
-    report = SimpleNamespace(take_deliveries=lambda sink, acks: None, transaction_log=None)
+    report = SimpleNamespace(take_deliveries=lambda sink, acks: None, transaction_log=TransactionLog())
     policy = SimpleNamespace(undelivered=lambda failures: failures)
     context = SimpleNamespace(
         recorder=NullRecorder(), session=b"", report=report, sink=sink, policy=policy, stop_requested=bool
