@@ -96,7 +96,7 @@ def demo(
 
     The demo starts PostgreSQL, Kafka and a schema registry on this machine, in its own folder. It writes to a
     sample shop at a steady rate while the relay copies the tables and streams their changes. At the end the
-    writes stop, the relay catches up, and an independent consumer reads every topic: exit code 0 if the
+    writes stop, the relay catches up, and every topic is compared with its table: exit code 0 if the
     latest value of each key equals its row, 1 if not, 3 if the comparison was impossible. With --headless,
     'bwtui verify' then audits the topics twice: against the tables, and against a recording of the run.
     """

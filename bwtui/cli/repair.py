@@ -107,7 +107,7 @@ def repair(
 def _over_relay(
     target: "RepairTarget", watch: "RepairObserver", switches: dict[str, Any], *, is_heal: bool
 ) -> "RepairOutcome":
-    from bwtui.cli.inputs.audit_sources import ask_registry
+    from bwtui.encode.registry import ask_registry
     from bwtui.repair.relay_repair import RelayRepair
 
     ask = ask_registry(target.settings)
@@ -117,8 +117,8 @@ def _over_relay(
 
 
 def _alone(target: "RepairTarget", watch: "RepairObserver", switches: dict[str, Any]) -> "RepairOutcome":
-    from bwtui.cli.inputs.audit_sources import ask_registry
     from bwtui.cli.inputs.repair_target import refuse_local_relays
+    from bwtui.encode.registry import ask_registry
     from bwtui.repair.producer import RowProducer
     from bwtui.repair.standalone_repair import StandaloneRepair
 

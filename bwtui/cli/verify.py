@@ -10,7 +10,6 @@ import click
 
 from bwtui.cli.inputs import relay_options
 from bwtui.cli.inputs.audit_sources import (
-    ask_registry,
     open_all,
     refuse_replaced,
     refuse_unused,
@@ -167,6 +166,7 @@ def _recordings(
         from bwtui.verify.recordings import verify_recordings
 
         return verify_recordings(*recordings, on_phase=view.phase, **audit_options)
+    from bwtui.encode.registry import ask_registry
     from bwtui.kafka.client import client_config
     from bwtui.verify.recording import VerifyOptions, verify_recording
 
@@ -207,6 +207,7 @@ def _database(
     show_values: bool,
 ) -> "AuditSummary":
     from bwtui.cli.inputs.compared_tables import request_of, source_of
+    from bwtui.encode.registry import ask_registry
     from bwtui.verify.database import verify_database
 
     source = source_of(settings)

@@ -1,1 +1,1 @@
-"""The demo: a small shop with writes while the relay runs, and an independent comparison."""
+"""The demo: a small shop with writes while the relay runs, and a comparison at the end."""

@@ -4,19 +4,17 @@ import contextlib
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 from bwtui.demo import audits, reset, shop
 from bwtui.demo.audits import VerifyRun
-from bwtui.demo.compare import compare
 from bwtui.demo.interrupts import Interrupts
 from bwtui.demo.process import WorkloadProcess
 from bwtui.demo.sabotage import PlantedFault, can_sabotage, sabotage
-from bwtui.demo.topics import DemoTopicReader
-from bwtui.demo.verdict import ShopComparison
+from bwtui.demo.verdict import ShopComparison, compare
 from bwtui.errors import BwtuiError, Indeterminate, Interrupted
 from bwtui.model.lsn import format_lsn
 from bwtui.model.status import Status
@@ -264,17 +262,11 @@ class Demo:
         self.note(f"planted {len(faults)} faults in {_SABOTAGED}")
         return faults
 
-    def compare(self, progress: Callable[[int, int], None] = lambda done, total: None) -> ShopComparison:
-        """Read the topics with an independent consumer and compare them with the tables."""
+    def compare(self) -> ShopComparison:
+        """Compare the topics with the tables, as ``bwtui verify --database`` does; the relay has stopped."""
         assert self._services is not None
-        self.note("reading the topics with an independent consumer")
-        with (
-            contextlib.closing(shop.connect(self._dsn)) as connection,
-            contextlib.closing(
-                DemoTopicReader(self._services.broker, self._services.schema_registry)
-            ) as reader,
-        ):
-            return compare(connection, reader, shop.TABLES, PREFIX, progress)
+        self.note("comparing the topics with the tables")
+        return compare(self._relay_settings(self._services), shop.TABLES)
 
     def close(self) -> None:
         """End workload, relay and sandbox, in this order, each even if ending another one fails."""

@@ -1,15 +1,39 @@
-"""The result of the comparison: numbers for each table, one sentence, and the exit code."""
+"""Compare the shop with its topics: numbers for each table, one sentence, and the exit code.
 
+The comparison is that of ``bwtui verify --database``, at one snapshot of the tables after the relay has
+stopped.
+"""
+
+import contextlib
 import dataclasses
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from rich.table import Table as Grid
 from rich.text import Text
 
 from bwtui.demo.logs import log_hint
+from bwtui.demo.shop import DemoTable
+from bwtui.encode.registry import ask_registry
 from bwtui.errors import BwtuiError, DifferencesFound, Indeterminate
 from bwtui.escaping import escape
+from bwtui.kafka.client import client_config, producer_config
+from bwtui.kafka.scan import pin
+from bwtui.model.sql import quote_qualified
+from bwtui.settings import RelaySettings
+from bwtui.source.connection import Connection, connect, query
+from bwtui.source.raw_session import connect_raw
+from bwtui.source.slot import create_temporary
+from bwtui.verify.database import (
+    ComparedTable,
+    ComparisonRequest,
+    Doubt,
+    Fence,
+    KeyDifference,
+    verify_database,
+)
 
 Outcome = Literal["equal", "different", "indeterminate"]
 
@@ -28,16 +52,14 @@ class TableVerdict:
     missing: int
     extra: int
     different: int
-    unreadable: int = 0
+    #: Number of keys that have a row in two partitions, and of keys that could not be decided.
     split_keys: int = 0
-    holes: int = 0
-    #: Number of differing rows by column.
-    columns: dict[str, int] = field(default_factory=dict)
+    undecided: int = 0
 
     @property
     def equal(self) -> bool:
         """Return whether the topic, folded by key, equals the table."""
-        return not (self.missing or self.extra or self.different or self.unreadable or self.split_keys)
+        return not (self.missing or self.extra or self.different or self.split_keys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +67,13 @@ class ShopComparison:
     """All tables compared with their topics."""
 
     tables: tuple[TableVerdict, ...]
-    #: Topics with the prefix that belong to no table.
-    foreign_topics: tuple[str, ...] = ()
 
     @property
     def outcome(self) -> Outcome:
-        """The verdict; a log with holes can prove a difference, but never equality."""
-        if self.foreign_topics or not all(table.equal for table in self.tables):
+        """The verdict; an undecided key never hides a difference, and never proves equality."""
+        if not all(table.equal for table in self.tables):
             return "different"
-        return "indeterminate" if any(table.holes for table in self.tables) else "equal"
+        return "indeterminate" if any(table.undecided for table in self.tables) else "equal"
 
     @property
     def sentence(self) -> str:
@@ -65,23 +85,18 @@ class ShopComparison:
                 f" after {messages:,} messages"
             )
         if self.outcome == "indeterminate":
-            holes = sum(table.holes for table in self.tables)
-            return f"undecided: {holes:,} offsets of the topics have no record"
-        return f"NOT equal: {'; '.join(self._reasons())}"
-
-    def _reasons(self) -> list[str]:
+            undecided = sum(table.undecided for table in self.tables)
+            return f"undecided: {undecided:,} rows or offsets of the topics could not be compared"
         names = {
             "missing": "rows missing in the topics",
             "extra": "rows that only the topics have",
             "different": "rows that differ",
-            "unreadable": "records that can't be read",
-            "split_keys": "keys in two partitions or encodings",
+            "split_keys": "keys in two partitions",
         }
         sums = {name: sum(getattr(table, name) for table in self.tables) for name in names}
-        reasons = [f"{sums[name]:,} {text}" for name, text in names.items() if sums[name]]
-        if self.foreign_topics:
-            reasons.append(f"topics without a table: {', '.join(self.foreign_topics)}")
-        return reasons
+        return (
+            f"NOT equal: {'; '.join(f'{sums[name]:,} {text}' for name, text in names.items() if sums[name])}"
+        )
 
     def error(self) -> BwtuiError | None:
         """Return the error that ends the command with the right exit code, or None if all is equal."""
@@ -97,7 +112,6 @@ class ShopComparison:
             "verdict": self.outcome,
             "sentence": self.sentence,
             "tables": {table.table: _without_name(table) for table in self.tables},
-            "foreign_topics": list(self.foreign_topics),
         }
 
     def grid(self) -> Grid:
@@ -120,23 +134,96 @@ def _cells(table: TableVerdict) -> list[str | Text]:
 
 def _remark(table: TableVerdict) -> Text:
     """Return the verdict on a row, with everything that its numbers do not show."""
-    remarks = [f"{count:,} {name}" for name, count in _extras(table).items() if count]
-    if table.columns:
-        remarks.append("in " + ", ".join(sorted(table.columns)))
+    extras = {"keys in two partitions": table.split_keys, "undecided": table.undecided}
+    remarks = [f"{count:,} {name}" for name, count in extras.items() if count]
     colour = "green" if table.equal else "red"
     verdict = "equal" if table.equal else "NOT equal"
     return Text.assemble((verdict, colour), escape(f" ({'; '.join(remarks)})") if remarks else "")
-
-
-def _extras(table: TableVerdict) -> dict[str, int]:
-    return {
-        "unreadable": table.unreadable,
-        "keys in two places": table.split_keys,
-        "holes in the log": table.holes,
-    }
 
 
 def _without_name(table: TableVerdict) -> dict[str, Any]:
     data = dataclasses.asdict(table)
     del data["table"]
     return {**data, "equal": table.equal}
+
+
+def compare(settings: RelaySettings, tables: Sequence[DemoTable]) -> ShopComparison:
+    """Compare the topics of a relay with these settings with ``tables``, while neither is written to.
+
+    Raises Indeterminate, RefusedError or ConnectionFailed.
+    """
+    differing: dict[str, Counter[str]] = {}
+    undecided: Counter[str] = Counter()
+
+    def count(table: ComparedTable, doubts: Sequence[Doubt], keys: Iterator[KeyDifference]) -> None:
+        found = differing[table.topic] = Counter[str]()
+        undecided[table.topic] += sum(doubt.name != "unkeyed" for doubt in doubts)
+        for key in keys:
+            if key.is_proven:
+                found[key.name] += 1
+            else:
+                undecided[table.topic] += 1
+
+    config = client_config(settings)
+    with contextlib.ExitStack() as stack:
+        raw = connect_raw(settings.postgres)
+        stack.callback(raw.finish)
+        slot = create_temporary(raw)
+        connection = stack.enter_context(contextlib.closing(connect(settings.postgres)))
+        compared = [_compared(connection, table, settings.topic_prefix) for table in tables]
+        verify_database(
+            ComparisonRequest(
+                settings.postgres,
+                settings.slot,
+                compared,
+                config,
+                partitioner=str(producer_config(settings)["partitioner"]),
+                on_differences=count,
+                at=Fence(slot.consistent_point, slot.snapshot),
+            ),
+            ask_registry(settings),
+        )
+        rows = {one.full_name: _rows(connection, table) for one, table in zip(compared, tables, strict=True)}
+    messages: Counter[str] = Counter()
+    for (topic, _), (low, high) in pin(config, [one.topic for one in compared]).offsets.items():
+        messages[topic] += high - low
+    return ShopComparison(
+        tuple(
+            _verdict(table, rows[table.full_name], messages[table.topic], differing[table.topic], undecided)
+            for table in compared
+        )
+    )
+
+
+def _compared(connection: Connection, table: DemoTable, prefix: str) -> ComparedTable:
+    columns = query(
+        connection,
+        "select attname from pg_catalog.pg_attribute"
+        " where attrelid = %s::regclass and attnum > 0 and not attisdropped order by attnum",
+        table.full_name,
+    )
+    names = tuple(str(name) for (name,) in columns)
+    return ComparedTable(table.schema, table.name, table.topic(prefix), names, table.key)
+
+
+def _rows(connection: Connection, table: DemoTable) -> int:
+    ((count,),) = query(connection, f"select count(*) from {quote_qualified(table.schema, table.name)}")
+    return int(count)
+
+
+def _verdict(
+    table: ComparedTable, rows: int, messages: int, found: Counter[str], undecided: Counter[str]
+) -> TableVerdict:
+    missing, extra = found["missing_key"] + found["missing_row"], found["extra_key"]
+    return TableVerdict(
+        table.full_name,
+        table.topic,
+        rows,
+        rows - missing + extra if table.key else None,
+        messages,
+        missing,
+        extra,
+        found["different_row"],
+        found["stray_row"],
+        undecided[table.topic],
+    )

@@ -4,6 +4,7 @@ It uses Confluent's REST interface through Confluent's own client. Every registr
 the client's subject name strategy is never used.
 """
 
+import functools
 import hashlib
 import json
 import re
@@ -22,7 +23,7 @@ from bwtui.command_log import COMMANDS, REGISTRY
 from bwtui.encode.schema_differences import as_record, incompatibilities, misread
 from bwtui.errors import AuthenticationFailed, BwtuiError, ConnectionFailed, UsageError
 from bwtui.options import OfProperty, nearest, usual_place
-from bwtui.settings import Pairs
+from bwtui.settings import Pairs, RelaySettings
 
 # The properties in [registry]: those of Confluent's client, with numbers converted.
 
@@ -51,6 +52,39 @@ def registry_config(url: str, pairs: Pairs, place: OfProperty = usual_place) -> 
             raise UsageError(f"{where}: the registry's client has no property {key}", _hint(key))
         config[key] = _number(where, key, text) if key in _NUMBERS else text
     return config
+
+
+@functools.cache
+def _client(config: tuple[tuple[str, Any], ...]) -> SchemaRegistryClient:
+    """Return the client for a configuration: creating one loads all certificates, 45 ms of CPU."""
+    return SchemaRegistryClient(dict(config))
+
+
+def ask_registry(settings: RelaySettings) -> Callable[[int], str | None]:
+    """Return a function that fetches a schema by ID from the registry; None if there is no such schema."""
+    configured = registry_config(settings.schema_registry, settings.registry_config)
+
+    def ask(number: int) -> str | None:
+        try:
+            client = _client(tuple(configured.items()))
+            # The registry may have been replaced since the last query.
+            client.clear_caches()
+            with COMMANDS.issued(REGISTRY, f"fetch schema {number}"):
+                return client.get_schema(number).schema_str
+        except SchemaRegistryError as error:
+            # A missing path, or a proxy's response, is a plain 404.
+            if error.error_code in MISSING:
+                return None
+            problem = f"the schema registry refused schema {number}: {plain_reason(error)}"
+            hint = (
+                "check the permissions of the user, and that -r/--schema-registry is the registry that "
+                "the relay used"
+            )
+            raise ConnectionFailed(problem, hint) from error
+        except Exception as error:
+            raise ConnectionFailed("can't reach the schema registry", "check -r/--schema-registry") from error
+
+    return ask
 
 
 def _hint(key: str) -> str:

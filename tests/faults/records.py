@@ -10,13 +10,11 @@ from typing import Any
 import psycopg2
 from confluent_kafka import Message
 
-from bwtui.demo.compare import compare
 from bwtui.demo.shop import DemoTable
-from bwtui.demo.topics import DemoTopicReader, Place, TopicContents
-from bwtui.demo.verdict import ShopComparison
 from bwtui.kafka.client import headers_of
 from bwtui.model.headers import PART, SESSION
 from bwtui.sandbox.sandbox import ServiceAddresses
+from tests.oracle import IndependentReader, OracleComparison, Place, TopicContents, compare
 from tests.raw_topic import place_of
 
 _HEADERS = {"bwtui.lsn", "bwtui.ordinal", "bwtui.op", "bwtui.xid", "bwtui.session"}
@@ -78,8 +76,8 @@ class RecordedTopic(TopicContents):
         )
 
 
-class RecordReader(DemoTopicReader):
-    """The demo's reader, which keeps the headers as well."""
+class RecordReader(IndependentReader):
+    """The independent reader, which keeps the headers as well."""
 
     def _decode(self, message: Message, content: TopicContents) -> None:
         assert isinstance(content, RecordedTopic)
@@ -113,7 +111,7 @@ class RecordFollower(RecordReader):
         """Return every record read so far."""
         return [record for content in self._contents.values() for record in content.records]
 
-    def difference(self, database: str) -> ShopComparison:
+    def difference(self, database: str) -> OracleComparison:
         """Compare the topics' latest values with the tables, as `difference` does."""
         with closing(psycopg2.connect(database)) as connection:
             return compare(connection, self, self._tables, self._prefix)
@@ -136,7 +134,7 @@ class RecordFollower(RecordReader):
 
 
 @contextmanager
-def _reading(services: ServiceAddresses, kind: type[DemoTopicReader]) -> Iterator[DemoTopicReader]:
+def _reading(services: ServiceAddresses, kind: type[IndependentReader]) -> Iterator[IndependentReader]:
     with closing(kind(services.broker, services.schema_registry)) as reader:
         yield reader
 
@@ -159,7 +157,7 @@ def read_table(
 def ends(services: ServiceAddresses, table: DemoTable, prefix: str) -> dict[int, int]:
     """Return the end of each partition of the table's topic; empty if the topic does not exist yet."""
     topic = table.topic(prefix)
-    with _reading(services, DemoTopicReader) as reader:
+    with _reading(services, IndependentReader) as reader:
         if topic not in reader.topics(prefix):
             return {}
         places = reader._pin({topic: TopicContents(topic, table.key)})
@@ -168,9 +166,9 @@ def ends(services: ServiceAddresses, table: DemoTable, prefix: str) -> dict[int,
 
 def difference(
     services: ServiceAddresses, database: str, tables: Sequence[DemoTable], prefix: str
-) -> ShopComparison:
+) -> OracleComparison:
     """Compare the topics' latest values with the tables."""
-    with _reading(services, DemoTopicReader) as reader, closing(psycopg2.connect(database)) as connection:
+    with _reading(services, IndependentReader) as reader, closing(psycopg2.connect(database)) as connection:
         return compare(connection, reader, tables, prefix)
 
 

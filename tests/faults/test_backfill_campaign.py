@@ -21,7 +21,6 @@ import psycopg2
 import pytest
 from confluent_kafka import Message
 
-from bwtui.demo.topics import DemoTopicReader, TopicContents
 from bwtui.kafka.client import headers_of
 from bwtui.recording.check import check
 from bwtui.relay.backfill.backfill import CHUNK_ROWS
@@ -30,6 +29,7 @@ from tests.faults.backfills import ask, state_of
 from tests.faults.relays import Relay, execute, wait_for
 from tests.faults.test_backfill import ITEMS, Writers, filled
 from tests.faults.test_backfill_recorded import audited
+from tests.oracle import IndependentReader, TopicContents
 
 pytestmark = pytest.mark.services
 
@@ -41,7 +41,7 @@ _TABLE = "public.items"
 _SHARE_SECONDS = 120 + ROWS / 2_000
 
 
-class Topic(DemoTopicReader):
+class Topic(IndependentReader):
     """The topic of ``items`` in the order of its messages; only the newest states are kept."""
 
     def __init__(self, services: ServiceAddresses) -> None:

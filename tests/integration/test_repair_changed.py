@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from bwtui.cli.inputs.audit_sources import ask_registry
 from bwtui.cli.inputs.compared_tables import source_of
 from bwtui.cli.inputs.repair_target import RepairTarget
+from bwtui.encode.registry import ask_registry
 from bwtui.kafka.client import client_config
 from bwtui.kafka.scan import partitions
 from bwtui.relay.process.control import settings_of

@@ -8,12 +8,11 @@ from typing import Any
 import psycopg2
 import pytest
 
-from bwtui.demo.compare import compare
 from bwtui.demo.shop import DemoTable
-from bwtui.demo.topics import DemoTopicReader
 from tests.attempts import Attempts
 from tests.database import Session, session
 from tests.decoded_topic import decoded_avro, latest
+from tests.oracle import IndependentReader, compare
 from tests.raw_topic import raw_messages
 from tests.waiting import eventually
 
@@ -24,7 +23,7 @@ def assert_equal(attempts: Attempts, database: str, *tables: DemoTable) -> None:
     """Check that an independent consumer finds the tables in their topics."""
     services = attempts.services
     with (
-        closing(DemoTopicReader(services.broker, services.schema_registry)) as reader,
+        closing(IndependentReader(services.broker, services.schema_registry)) as reader,
         closing(psycopg2.connect(database)) as connection,
     ):
         found = compare(connection, reader, tables, attempts.name)

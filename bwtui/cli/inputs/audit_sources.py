@@ -5,22 +5,18 @@ What would make a long ``bwtui verify`` fail at its end, or run for nothing, is 
 
 import contextlib
 import errno
-import functools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from bwtui.cli.inputs.relay_options import status_of, typed_options
-from bwtui.command_log import COMMANDS, REGISTRY
-from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, UsageError
+from bwtui.errors import BwtuiError, RefusedError, UsageError
 from bwtui.settings import OPTIONS
 
 if TYPE_CHECKING:
-    from confluent_kafka.schema_registry import SchemaRegistryClient
-
     from bwtui.settings import RelaySettings
     from bwtui.tui.audit.records import SingleRecordReader
     from bwtui.verify.audit_inputs import OpenedRecording
@@ -61,50 +57,9 @@ def without_variables() -> Iterator[None]:
         os.environ.update(taken)
 
 
-@functools.cache
-def _client(config: tuple[tuple[str, Any], ...]) -> "SchemaRegistryClient":
-    """Return the client for a configuration: creating one loads all certificates, 45 ms of CPU."""
-    from confluent_kafka.schema_registry import SchemaRegistryClient
-
-    return SchemaRegistryClient(dict(config))
-
-
-def ask_registry(settings: "RelaySettings") -> Callable[[int], str | None]:
-    """Return a function that fetches a schema by ID from the registry."""
-    from bwtui.encode.registry import registry_config
-
-    configured = registry_config(settings.schema_registry, settings.registry_config)
-
-    def ask(number: int) -> str | None:
-        # Few audits find a schema that the recording lacks, and these imports take 0.3 s.
-        from confluent_kafka.schema_registry.error import SchemaRegistryError
-
-        from bwtui.encode.registry import MISSING, plain_reason
-
-        try:
-            client = _client(tuple(configured.items()))
-            # The registry may have been replaced since the last query.
-            client.clear_caches()
-            with COMMANDS.issued(REGISTRY, f"fetch schema {number}"):
-                return client.get_schema(number).schema_str
-        except SchemaRegistryError as error:
-            # A missing path, or a proxy's response, is a plain 404.
-            if error.error_code in MISSING:
-                return None
-            problem = f"the schema registry refused schema {number}: {plain_reason(error)}"
-            hint = (
-                "check the permissions of the user, and that -r/--schema-registry is the registry that "
-                "the relay used"
-            )
-            raise ConnectionFailed(problem, hint) from error
-        except Exception as error:
-            raise ConnectionFailed("can't reach the schema registry", "check -r/--schema-registry") from error
-
-    return ask
-
-
 def records_by(settings: "RelaySettings") -> "SingleRecordReader":
     """Return a reader of the Kafka and the registry in ``settings``."""
+    from bwtui.encode.registry import ask_registry
     from bwtui.kafka.client import client_config
     from bwtui.tui.audit.records import SingleRecordReader
 

@@ -12,7 +12,6 @@ from typing import Any
 from bwtui.audit.report import AuditSummary
 from bwtui.cli.inputs import relay_options
 from bwtui.cli.inputs.audit_sources import (
-    ask_registry,
     on_command_line,
     reconnecting,
     refuse_replaced,
@@ -22,6 +21,7 @@ from bwtui.cli.inputs.audit_sources import (
 from bwtui.cli.inputs.compared_tables import request_of, source_of
 from bwtui.cli.inputs.librdkafka import check
 from bwtui.cycles import collect_rarely
+from bwtui.encode.registry import ask_registry
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, UsageError, mutually_exclusive
 from bwtui.kafka.client import client_config
 from bwtui.kafka.scan import partitions

@@ -1,4 +1,4 @@
-"""The comparison on real services: equal if it is, and the right numbers for all planted differences."""
+"""The oracle on real services: equal if it is, and the right numbers for all planted differences."""
 
 import contextlib
 import uuid
@@ -8,16 +8,13 @@ from dataclasses import dataclass
 import pytest
 from psycopg2.extensions import connection as Connection
 
-from bwtui.cli.demo import report
 from bwtui.demo import reset, shop
-from bwtui.demo.compare import compare
 from bwtui.demo.shop import TABLES, DemoTable, ShopSize
-from bwtui.demo.topics import DemoTopicReader
-from bwtui.demo.verdict import ShopComparison, TableVerdict
 from bwtui.errors import Indeterminate
 from bwtui.sandbox import ports
 from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.demo_publisher import Publisher
+from tests.oracle import IndependentReader, OracleComparison, OracleTable, compare
 
 pytestmark = pytest.mark.services
 
@@ -37,19 +34,18 @@ class Published:
         with self.connection, self.connection.cursor() as cursor:
             cursor.execute(statement)
 
-    def compare(self) -> ShopComparison:
+    def compare(self) -> OracleComparison:
         self.publisher.flush()
         self.connection.reset()
         with contextlib.closing(
-            DemoTopicReader(self.services.broker, self.services.schema_registry)
+            IndependentReader(self.services.broker, self.services.schema_registry)
         ) as reader:
             return compare(self.connection, reader, TABLES, self.publisher.prefix)
 
-    def differing(self) -> dict[str, TableVerdict]:
-        """Compare, and check that the command ends with exit code 1; return the tables that differ."""
+    def differing(self) -> dict[str, OracleTable]:
+        """Compare, and return the tables that differ."""
         comparison = self.compare()
         assert comparison.outcome == "different"
-        assert report(comparison, {}, as_json=True) == 1
         return {table.table: table for table in comparison.tables if not table.equal}
 
     def one(self, table: DemoTable, where: str) -> dict[str, object]:
@@ -72,7 +68,6 @@ def published(services: ServiceAddresses, database: str) -> Iterator[Published]:
 def test_equal(published: Published) -> None:
     comparison = published.compare()
     assert comparison.outcome == "equal"
-    assert report(comparison, {}, as_json=True) == 0
     orders = next(table for table in comparison.tables if table.table == "public.orders")
     assert (orders.rows, orders.keys, orders.messages) == (60, 60, 60)
     audit = next(table for table in comparison.tables if table.table == "public.audit")
@@ -169,7 +164,9 @@ def test_a_topic_of_no_table_is_seen(published: Published) -> None:
 def test_a_broker_that_is_not_there_decides_nothing(published: Published) -> None:
     nobody = f"127.0.0.1:{ports.choose(['nobody'], {})['nobody']}"
     with (
-        contextlib.closing(DemoTopicReader(nobody, published.services.schema_registry, timeout=1)) as reader,
+        contextlib.closing(
+            IndependentReader(nobody, published.services.schema_registry, timeout=1)
+        ) as reader,
         pytest.raises(Indeterminate),
     ):
         compare(published.connection, reader, TABLES, published.publisher.prefix)
@@ -178,7 +175,7 @@ def test_a_broker_that_is_not_there_decides_nothing(published: Published) -> Non
 def test_a_registry_that_is_not_there_decides_nothing(published: Published) -> None:
     nobody = f"http://127.0.0.1:{ports.choose(['nobody'], {})['nobody']}"
     with (
-        contextlib.closing(DemoTopicReader(published.services.broker, nobody)) as reader,
+        contextlib.closing(IndependentReader(published.services.broker, nobody)) as reader,
         pytest.raises(Indeterminate),
     ):
         compare(published.connection, reader, TABLES, published.publisher.prefix)
