@@ -203,7 +203,9 @@ def _compared(connection: Connection, table: DemoTable, prefix: str) -> Compared
         table.full_name,
     )
     names = tuple(str(name) for (name,) in columns)
-    return ComparedTable(table.schema, table.name, table.topic(prefix), names, table.key)
+    # The relay writes a key's columns in the table's order.
+    key = tuple(name for name in names if name in table.key)
+    return ComparedTable(table.schema, table.name, table.topic(prefix), names, key)
 
 
 def _rows(connection: Connection, table: DemoTable) -> int:
