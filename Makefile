@@ -156,7 +156,7 @@ docs: .venv/docs/installed ## Make the documentation's site in site/; its packag
 	@NO_MKDOCS_2_WARNING=1 .venv/docs/bin/mkdocs build $(ARGS)
 
 man: .venv/installed ## Make man pages and shell completions anew: packaging/share.
-	@$(BIN)/python -m bwtui.cli.output.man_pages packaging/share
+	@$(BIN)/python -m bwtui.cli.man_pages packaging/share
 
 venv: .venv/installed-dev ## Make .venv with the development tools, and nothing more.
 

@@ -19,7 +19,8 @@ import platformdirs
 from bwtui.errors import UsageError, mutually_exclusive
 from bwtui.file_errors import file_failed
 from bwtui.masking import mask_connection, mask_property
-from bwtui.model.option_checks import SettingEntry, check_property
+from bwtui.model.service_views import SettingEntry
+from bwtui.option_checks import check_property
 from bwtui.options import (
     BY_NAME,
     COMMAND_LINE,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from bwtui.errors import UsageError
 from bwtui.model.lsn import parse_lsn
-from bwtui.model.option_checks import check_characters, check_property, parse_number
+from bwtui.option_checks import check_characters, check_property, parse_number
 from bwtui.settings import OPTIONS, Option
 
 Value = str | bool | int | None | tuple[str, ...]

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from bwtui.masking import without_passwords
-from bwtui.model.option_checks import (
+from bwtui.option_checks import (
     check_address,
     check_brokers,
     check_connection,

@@ -7,10 +7,13 @@ from pathlib import Path
 
 from tests.package_sources import nodes, texts
 
+#: Layers of their own above all folders, although they are in the package's own folder.
+_ENTRY_POINTS = {"__main__.py", "entry.py"}
+
 
 def imports() -> dict[str, set[str]]:
     """Return the modules of bwtui that each module imports, by path."""
-    paths = set(texts())
+    paths = set(texts()) - _ENTRY_POINTS
     found: dict[str, set[str]] = {}
     for path in paths:
         names: set[str] = set()

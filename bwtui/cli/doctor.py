@@ -146,7 +146,7 @@ def _results(settings: RelaySettings, running: "Status | None" = None) -> Iterab
 
 def _topics(settings: RelaySettings) -> Iterable[PrerequisiteResult]:
     """Yield the tables that can't use their existing topics."""
-    from bwtui.cli.output.table import plural
+    from bwtui.model.number_format import plural
     from bwtui.relay.routes.table_checks import topic_refusals
     from bwtui.source.connection import connect
     from bwtui.source.preflight import selected_tables

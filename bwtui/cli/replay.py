@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bwtui.cli.inputs.relay_options import NumberType, load, takes
+from bwtui.cli.inputs.selection import selection_options
 from bwtui.cli.output.progress import progress_json_option, view_of
-from bwtui.cli.recording.selection import selection_options
 from bwtui.console import say, say_json
 from bwtui.errors import Indeterminate, mutually_exclusive
 
@@ -155,7 +155,7 @@ def _options(arguments: dict[str, Any]) -> "ReplayOptions":
 
 
 def _selection(recording: Path, arguments: dict[str, Any], *, with_repeats: bool) -> Any:
-    from bwtui.cli.recording.selection import selection
+    from bwtui.cli.inputs.selection import selection
     from bwtui.recording.reader import open_recording
 
     end = 0

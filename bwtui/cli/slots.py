@@ -12,7 +12,7 @@ from bwtui.cli.inputs import relay_options
 from bwtui.cli.output.table import columns, size
 from bwtui.console import ask, say, say_json
 from bwtui.errors import RefusedError, UsageError
-from bwtui.model.option_checks import check_slot
+from bwtui.option_checks import check_slot
 from bwtui.options import nearest, split_advice
 
 if TYPE_CHECKING:

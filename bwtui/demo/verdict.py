@@ -9,7 +9,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.table import Table as Grid
 from rich.text import Text
@@ -26,14 +26,9 @@ from bwtui.settings import RelaySettings
 from bwtui.source.connection import Connection, connect, query
 from bwtui.source.raw_session import connect_raw
 from bwtui.source.slot import create_temporary
-from bwtui.verify.database import (
-    ComparedTable,
-    ComparisonRequest,
-    Doubt,
-    Fence,
-    KeyDifference,
-    verify_database,
-)
+
+if TYPE_CHECKING:
+    from bwtui.verify.database import ComparedTable, Doubt, KeyDifference
 
 Outcome = Literal["equal", "different", "indeterminate"]
 
@@ -152,14 +147,17 @@ def compare(settings: RelaySettings, tables: Sequence[DemoTable]) -> ShopCompari
 
     Raises Indeterminate, RefusedError or ConnectionFailed.
     """
+    from bwtui.verify.database import ComparisonRequest, Fence, verify_database
+
     differing: dict[str, Counter[str]] = {}
     undecided: Counter[str] = Counter()
 
-    def count(table: ComparedTable, doubts: Sequence[Doubt], keys: Iterator[KeyDifference]) -> None:
+    def count(table: "ComparedTable", doubts: "Sequence[Doubt]", keys: "Iterator[KeyDifference]") -> None:
         found = differing[table.topic] = Counter[str]()
         undecided[table.topic] += sum(doubt.name != "unkeyed" for doubt in doubts)
         for key in keys:
-            if key.is_proven:
+            # The shop never updates rows of its table without a key, so a missing one is certain.
+            if key.is_proven or key.name == "missing_row":
                 found[key.name] += 1
             else:
                 undecided[table.topic] += 1
@@ -195,7 +193,9 @@ def compare(settings: RelaySettings, tables: Sequence[DemoTable]) -> ShopCompari
     )
 
 
-def _compared(connection: Connection, table: DemoTable, prefix: str) -> ComparedTable:
+def _compared(connection: Connection, table: DemoTable, prefix: str) -> "ComparedTable":
+    from bwtui.verify.database import ComparedTable
+
     columns = query(
         connection,
         "select attname from pg_catalog.pg_attribute"
@@ -214,7 +214,7 @@ def _rows(connection: Connection, table: DemoTable) -> int:
 
 
 def _verdict(
-    table: ComparedTable, rows: int, messages: int, found: Counter[str], undecided: Counter[str]
+    table: "ComparedTable", rows: int, messages: int, found: Counter[str], undecided: Counter[str]
 ) -> TableVerdict:
     missing, extra = found["missing_key"] + found["missing_row"], found["extra_key"]
     return TableVerdict(

@@ -7,6 +7,11 @@ _SI = ("", "k", "M", "G", "T", "P")
 _BYTES = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
+def plural(count: int, noun: str) -> str:
+    """Return a count with its noun: ``1 segment``, ``2 segments``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def count(number: float) -> str:
     """Return a count in at most five characters: ``999``, ``12.3k``, ``1.23M``."""
     if abs(number) < 1000:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from bwtui.model.from_json import from_json_object
-from bwtui.model.option_checks import SettingEntry
 
 #: Requests the newest two versions of a subject that are not deleted.
 NEWEST = "newest"
@@ -18,6 +17,25 @@ CHANGES = "changes"
 LookName = Literal[
     "slots", "consumers", "commands", "configuration", "stages", "subject", "letters", "transactions"
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class SettingEntry:
+    """One setting: its value, with secrets masked, and where it was set."""
+
+    name: str
+    value: str | bool | int | tuple[str, ...] | None
+    origin: str
+
+    @property
+    def text(self) -> str:
+        """The value for display, "-" if there is none."""
+        value = self.value
+        if value is None or value in ("", ()):
+            return "-"
+        if isinstance(value, bool):
+            return str(value).lower()
+        return ", ".join(value) if isinstance(value, tuple) else str(value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from bwtui.pgoutput.messages import UNCHANGED, Binary, Field, Relation
 from bwtui.recording.change import Change, SentMessage, old_key
-from bwtui.recording.query.syntax import as_number, sort_key
+from bwtui.recording.query_syntax import as_number, sort_key
 from bwtui.recording.view import OnProgress, RecordingView
 
 #: Length of the header of Confluent's wire format: a zero byte, and the schema's id.

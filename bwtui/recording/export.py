@@ -16,7 +16,7 @@ from bwtui.errors import BwtuiError, UsageError
 from bwtui.file_errors import file_failed
 from bwtui.pgoutput.messages import Field, UnchangedToast
 from bwtui.recording.change import Change, SentMessage
-from bwtui.recording.query.language import (
+from bwtui.recording.query_language import (
     ChangeSelection,
     UnknownValue,
     key_is_old,

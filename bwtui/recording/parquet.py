@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from bwtui.model.headers import SESSION
 from bwtui.recording.change import KEY_CHANGE, Change, SentMessage
 from bwtui.recording.export import Writer
-from bwtui.recording.query.language import key_texts, row_texts, rows, unchanged_columns
+from bwtui.recording.query_language import key_texts, row_texts, rows, unchanged_columns
 
 # A change as rows with the columns of a sealed recording: one per message, or one if it has no message.
 #

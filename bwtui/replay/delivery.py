@@ -22,7 +22,7 @@ from bwtui.encode.names import subject_names
 from bwtui.errors import BwtuiError, ConnectionFailed, Interrupted, RefusedError, StateFailed, UsageError
 from bwtui.kafka.client import AUTHENTICATION_ERRORS, REQUEST_SECONDS, Config, new_client, plain_kafka_error
 from bwtui.kafka.scan import PinnedTopics, Split, SplitScan, pin
-from bwtui.recording.query.language import ChangeSelection
+from bwtui.recording.query_language import ChangeSelection
 from bwtui.recording.sealed import SealedRecording
 from bwtui.replay.rows import Hash, MessageCount, PartitionSurvey, ReplayRoute, RowPlacement, share_out
 from bwtui.replay.send import Coordinator, LaneCutoff, LaneDone, LaneResult, TaskSettings, count_duplicates

@@ -24,7 +24,7 @@ from bwtui.errors import DamagedRecording, RefusedError, UsageError
 from bwtui.kafka.columns import HEADERS
 from bwtui.model.sql import parquet, quoted
 from bwtui.recording.payloads import sent_headers
-from bwtui.recording.query.language import ChangeSelection, to_sql
+from bwtui.recording.query_language import ChangeSelection, to_sql
 from bwtui.recording.sealed import SealedFile, SealedRecording
 from bwtui.seal.task import rows_at_a_time
 from bwtui.signals.duckdb_session import session

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from bwtui.errors import BwtuiError
-from bwtui.recording.query.language import ChangeSelection
+from bwtui.recording.query_language import ChangeSelection
 from bwtui.recording.sealed import SealedRecording
 from bwtui.replay.rows import (
     HEADER_COLUMNS,

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Union
 
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, UsageError
 from bwtui.kafka.scan import partitions, pin
-from bwtui.recording.query.language import to_sql
+from bwtui.recording.query_language import to_sql
 from bwtui.recording.sealed import SealedRecording
 from bwtui.replay.delivery import (
     ProgressFile,

@@ -26,7 +26,7 @@ from bwtui.recording.blocks import BlockKind, JournalBlock
 from bwtui.recording.change import KEY_CHANGE
 from bwtui.recording.parquet import SCHEMA, message_rows
 from bwtui.recording.payloads import HeaderForm, MessageSection, NoMessageReason, RecordedBatch, is_sent
-from bwtui.recording.query.language import as_text
+from bwtui.recording.query_language import as_text
 from bwtui.recording.reader import Assembly, key_columns
 from bwtui.recording.segment_reader import SegmentReader
 from bwtui.recording.walk import RecordedRoute, SegmentContext

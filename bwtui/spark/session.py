@@ -51,7 +51,7 @@ from pyspark.sql import SparkSession
 
 import bwtui
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, UsageError
-from bwtui.model.option_checks import SPARK_MASTER, SPARK_MASTER_HINT
+from bwtui.option_checks import SPARK_MASTER, SPARK_MASTER_HINT
 from bwtui.packages.artifacts import cache_folder
 from bwtui.packages.class_archive import ClassArchive
 from bwtui.packages.java import spark_java_home

@@ -16,7 +16,7 @@ from bwtui.encode.registry import SchemaRegistry
 from bwtui.errors import UsageError
 from bwtui.model.status import SchemaEntry
 from bwtui.pgoutput.messages import Relation
-from bwtui.recording.query.language import ChangeSelection
+from bwtui.recording.query_language import ChangeSelection
 from bwtui.recording.reader import open_recording
 from bwtui.recording.sealed import open_sealed
 from bwtui.relay.routes.route import TableRoute

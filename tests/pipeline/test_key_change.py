@@ -5,7 +5,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from bwtui.recording.query.language import parse, to_sql
+from bwtui.recording.query_language import parse, to_sql
 from bwtui.seal import rows
 from bwtui.verify.audit_inputs import open_recorded
 from bwtui.verify.recordings import verify_recordings

@@ -20,7 +20,7 @@ from bwtui.cli.replay import replay as command
 from bwtui.encode.registry import SchemaRegistry
 from bwtui.errors import BwtuiError, ConnectionFailed, DamagedRecording, RefusedError, UsageError
 from bwtui.kafka.scan import partitions
-from bwtui.recording.query.language import ChangeSelection, parse
+from bwtui.recording.query_language import ChangeSelection, parse
 from bwtui.recording.reader import open_recording
 from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.pipeline.conftest import MakeTopic

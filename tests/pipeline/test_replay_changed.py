@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 from bwtui.encode.registry import SchemaRegistry
 from bwtui.errors import Interrupted, RefusedError
 from bwtui.kafka.scan import partitions
-from bwtui.recording.query.language import ChangeSelection, parse
+from bwtui.recording.query_language import ChangeSelection, parse
 from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.pipeline.conftest import MakeTopic
 from tests.pipeline.messages import produce

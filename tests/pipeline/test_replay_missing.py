@@ -16,7 +16,7 @@ from bwtui.cli.output.replay_console import ReplayConsole, question, summary
 from bwtui.errors import RefusedError, UsageError
 from bwtui.kafka.scan import partitions
 from bwtui.model.lsn import format_lsn
-from bwtui.recording.query.language import ChangeSelection, parse
+from bwtui.recording.query_language import ChangeSelection, parse
 from bwtui.recording.reader import open_recording
 from bwtui.replay.delivery import ReplayProgress
 from bwtui.replay.missing_messages import MissingMessages

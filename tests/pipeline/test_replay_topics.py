@@ -12,7 +12,7 @@ import pytest
 from bwtui.encode.registry import SchemaRegistry
 from bwtui.errors import RefusedError, UsageError
 from bwtui.kafka.scan import partitions, pin
-from bwtui.recording.query.language import ChangeSelection
+from bwtui.recording.query_language import ChangeSelection
 from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.faults.administration import limit_topic
 from tests.pipeline.conftest import MakeTopic

@@ -13,7 +13,7 @@ import pytest
 from bwtui.errors import DamagedRecording
 from bwtui.model.sql import parquet, quoted
 from bwtui.recording.check import check
-from bwtui.recording.query.language import ChangeSelection
+from bwtui.recording.query_language import ChangeSelection
 from bwtui.recording.sealed import MANIFEST, SEALED, open_sealed, with_checksum
 from bwtui.replay.rows import FileRows
 from tests.pipeline.test_seal import local

@@ -15,8 +15,8 @@ from dataclasses import replace
 import pytest
 
 from bwtui.errors import RefusedError
-from bwtui.model.option_checks import parse_address
 from bwtui.model.status import TableStatus
+from bwtui.option_checks import parse_address
 from bwtui.relay.http_metrics import http_server
 from bwtui.relay.http_metrics.http_server import MOST_CONNECTIONS, HttpServer, MeasurementCollector
 from bwtui.relay.metrics.measures import Measures

@@ -11,7 +11,7 @@ from bwtui.encode.json import _string
 from bwtui.masking import mask_connection
 from bwtui.pgoutput.copy_text import unescape_copy_line
 from bwtui.pgoutput.tuples import split_tuple
-from bwtui.recording.query.syntax import tokens
+from bwtui.recording.query_syntax import tokens
 from bwtui.source.ddl import statements
 from bwtui.types import registry
 from bwtui.types.codec import Codec

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from bwtui.pgoutput.messages import Relation
 from bwtui.recording.change import Change
 from bwtui.recording.parquet import COLUMNS, message_rows
-from bwtui.recording.query.language import parse, to_sql
+from bwtui.recording.query_language import parse, to_sql
 from tests.property.queries import TABLES, changes, floats, numbers, orders, queries, texts
 from tests.recording_double import TIME, change, relation
 

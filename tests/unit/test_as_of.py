@@ -10,8 +10,8 @@ from bwtui.pgoutput.messages import UNCHANGED, Column, Field, Relation
 from bwtui.recording import as_of
 from bwtui.recording.as_of import RowOrder, TableFold, pages
 from bwtui.recording.change import Change
-from bwtui.recording.query.completion import parse_row_query
-from bwtui.recording.query.syntax import QueryError
+from bwtui.recording.query_completion import parse_row_query
+from bwtui.recording.query_syntax import QueryError
 from bwtui.recording.reader import open_recording
 from bwtui.recording.view import RecordingView
 from bwtui.tui.screens.recording import gap_texts

@@ -23,7 +23,7 @@ from bwtui.recording import reader
 from bwtui.recording.change import Change
 from bwtui.recording.export import JsonWriter, export
 from bwtui.recording.parquet import COLUMNS
-from bwtui.recording.query.language import ChangeSelection
+from bwtui.recording.query_language import ChangeSelection
 from tests.recording_double import TIME, RecordingDouble, change, message, relation
 
 ORDERS = relation("orders", ("id", "note", "big"))
@@ -66,7 +66,7 @@ def exported(form: Any, changes: list[Change] = CHANGES, **chosen: Any) -> bytes
 
 def positions(**given: Any) -> list[int]:
     file = io.BytesIO()
-    from bwtui.cli.recording.selection import selection
+    from bwtui.cli.inputs.selection import selection
 
     view = RecordingDouble(CHANGES)
     export(view, selection(view.last_time, NONE | given), JsonWriter(file))

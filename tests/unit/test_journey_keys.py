@@ -5,7 +5,7 @@ import pytest
 from bwtui.model.status import Status, TableStatus
 from bwtui.pgoutput.messages import UNCHANGED
 from bwtui.recording.explain import KeyHistory, RowKey, explain
-from bwtui.recording.query.language import parse
+from bwtui.recording.query_language import parse
 from bwtui.tui.sources.journey import newest_of, parse_typed_key, plain_key, query_of, tables_of
 from tests.recorded_shop import MemoryRecording, Tape, relation, shop_recording
 

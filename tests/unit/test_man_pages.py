@@ -17,7 +17,7 @@ SHARE = Path(__file__).parents[2] / "packaging" / "share"
 def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Output of make man, by path. It runs in a separate process because click caches its first lookups."""
     folder = tmp_path_factory.mktemp("share")
-    subprocess.run([sys.executable, "-m", "bwtui.cli.output.man_pages", folder], check=True, timeout=120)
+    subprocess.run([sys.executable, "-m", "bwtui.cli.man_pages", folder], check=True, timeout=120)
     return texts(folder)
 
 

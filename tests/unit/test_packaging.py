@@ -13,7 +13,7 @@ import yaml
 
 from bwtui import config
 from bwtui.cli.connect import connect
-from bwtui.model.option_checks import parse_address
+from bwtui.option_checks import parse_address
 from bwtui.relay import session
 from bwtui.relay.http_metrics.http_server import HttpServer
 from bwtui.relay.watch.activity_clock import MainThreadActivity

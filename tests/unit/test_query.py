@@ -7,7 +7,7 @@ import pytest
 from bwtui.model.lsn import parse_lsn
 from bwtui.pgoutput.messages import UNCHANGED
 from bwtui.recording.change import Change
-from bwtui.recording.query.language import FIELDS, QueryError, parse, to_sql
+from bwtui.recording.query_language import FIELDS, QueryError, parse, to_sql
 from tests.recording_double import TIME, change, message, relation
 
 ORDERS = relation("orders", ("id", "status", "total", "note", "odd name"), namespace="shop", identity="f")

@@ -2,9 +2,9 @@
 
 import pytest
 
-from bwtui.recording.query.completion import QueryNames, completed
-from bwtui.recording.query.language import QueryError, parse
-from bwtui.recording.query.syntax import FIELDS
+from bwtui.recording.query_completion import QueryNames, completed
+from bwtui.recording.query_language import QueryError, parse
+from bwtui.recording.query_syntax import FIELDS
 
 NAMES = QueryNames(("public.orders", "public.order items", "audit.log"), ("id", "status", "odd name"))
 

@@ -8,7 +8,7 @@ import pytest
 from bwtui.model.lsn import parse_lsn
 from bwtui.pgoutput.messages import UNCHANGED
 from bwtui.recording.change import Change
-from bwtui.recording.query.language import FIELDS, QueryError, parse, to_sql
+from bwtui.recording.query_language import FIELDS, QueryError, parse, to_sql
 from tests.recording_double import change, message, relation
 
 PAGE = (Path(__file__).parents[2] / "docs" / "query.md").read_text()

@@ -4,9 +4,9 @@ from typing import Any
 
 import click
 
-from bwtui.cli.dead_letters.selected_letters import check_choice, letter_options, opened
-from bwtui.cli.output.table import plural
+from bwtui.cli.inputs.selected_letters import check_choice, letter_options, opened
 from bwtui.console import say, say_json
+from bwtui.model.number_format import plural
 
 _EPILOG = """\b
 Examples:

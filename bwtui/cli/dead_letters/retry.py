@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bwtui.cli.dead_letters.selected_letters import check_choice, letter_options, opened
-from bwtui.cli.output.table import plural
+from bwtui.cli.inputs.selected_letters import check_choice, letter_options, opened
 from bwtui.console import say, say_json
 from bwtui.errors import BwtuiError, ConnectionFailed, Interrupted, RefusedError
+from bwtui.model.number_format import plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bwtui.cli.dead_letters.selected_letters import SelectedLetters
+    from bwtui.cli.inputs.selected_letters import SelectedLetters
     from bwtui.model.backfill import BackfillStatus
     from bwtui.relay.dead_letters.letters import DeadLetterState
     from bwtui.relay.dead_letters.retry import RetryPlan, TableRetry

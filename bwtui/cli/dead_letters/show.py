@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bwtui.cli.dead_letters.selected_letters import letter_options, opened
+from bwtui.cli.inputs.selected_letters import letter_options, opened
 from bwtui.console import say, say_json
 from bwtui.errors import ConnectionFailed, UsageError
 
 if TYPE_CHECKING:
-    from bwtui.cli.dead_letters.selected_letters import SelectedLetters
+    from bwtui.cli.inputs.selected_letters import SelectedLetters
     from bwtui.sink.dead_letters import DeadLetter, DeadLetterRows
 
 _EPILOG = """\b

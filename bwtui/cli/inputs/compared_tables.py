@@ -4,12 +4,12 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bwtui.cli.dead_letters.selected_letters import open_letters
 from bwtui.cli.inputs.audit_sources import reconnecting
-from bwtui.cli.output.table import plural
+from bwtui.cli.inputs.selected_letters import open_letters
 from bwtui.encode.names import topic_name
 from bwtui.errors import BwtuiError, Indeterminate, RefusedError, UsageError
 from bwtui.kafka.client import client_config, producer_config
+from bwtui.model.number_format import plural
 from bwtui.relay.backfill.chunk_snapshot import unfinished
 from bwtui.relay.slot_checkpoint import newest_checkpoint, slot_checkpoints
 from bwtui.settings import RelaySettings

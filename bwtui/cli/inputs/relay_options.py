@@ -17,7 +17,7 @@ from bwtui import config
 from bwtui.console import say
 from bwtui.crash import require_packages
 from bwtui.errors import ConnectionFailed, UsageError
-from bwtui.model.option_checks import check_name
+from bwtui.option_checks import check_name
 from bwtui.options import BY_NAME, OfProperty, nearest, split_advice
 from bwtui.settings import OPTIONS, Option, RelaySettings
 

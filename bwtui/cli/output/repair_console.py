@@ -7,10 +7,11 @@ from typing import Any
 from bwtui.audit.terminal import headline
 from bwtui.cli.inputs.repair_target import RepairTarget
 from bwtui.cli.output.progress import ProgressView
-from bwtui.cli.output.table import columns, plural
+from bwtui.cli.output.table import columns
 from bwtui.console import confirm, say
 from bwtui.errors import RefusedError
 from bwtui.model.backfill_texts import snapshot_command
+from bwtui.model.number_format import plural
 from bwtui.repair.plan import TablePlan
 from bwtui.repair.repair import RepairOutcome
 

@@ -39,11 +39,6 @@ def size(count: int | None) -> str:
     raise AssertionError("unreachable")
 
 
-def plural(count: int, noun: str) -> str:
-    """Return a count with its noun: ``1 segment``, ``2 segments``."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
 _POLL_SECONDS = 0.3
 #: Interval between two lines for one that makes progress (seconds).
 _LINE_SECONDS = 5.0

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bwtui.cli.output.table import plural
 from bwtui.console import say, say_json
 from bwtui.errors import DamagedRecording
 from bwtui.model.lsn import format_lsn
+from bwtui.model.number_format import plural
 
 if TYPE_CHECKING:
     from bwtui.recording.blocks import SegmentPlace

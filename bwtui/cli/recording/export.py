@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import click
 
+from bwtui.cli.inputs.selection import selection_options
 from bwtui.cli.output import streams
-from bwtui.cli.recording.selection import selection_options
 from bwtui.console import for_terminal, say
 from bwtui.crash import packages_needed
 from bwtui.errors import UsageError
@@ -16,7 +16,7 @@ from bwtui.escaping import escape_json, escape_lines
 
 if TYPE_CHECKING:
     from bwtui.recording.export import Writer
-    from bwtui.recording.query.language import ChangeSelection
+    from bwtui.recording.query_language import ChangeSelection
     from bwtui.recording.view import RecordingView
 
 Format = Literal["parquet", "jsonl"]
@@ -79,8 +79,8 @@ def run_export(
     with_repeats: bool = False,
 ) -> int:
     """Export from an open recording; return the number of changes."""
+    from bwtui.cli.inputs.selection import selection
     from bwtui.cli.recording.progress import bar
-    from bwtui.cli.recording.selection import selection
     from bwtui.recording.export import export as write
     from bwtui.recording.export import opened, target_path
     from bwtui.recording.info import facts

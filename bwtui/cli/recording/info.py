@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bwtui.cli.output.table import columns, plural, size
+from bwtui.cli.output.table import columns, size
 from bwtui.console import say, say_json
 from bwtui.model.lsn import format_lsn
+from bwtui.model.number_format import plural
 
 if TYPE_CHECKING:
     from bwtui.recording.info import Notice, PassInfo, RecordingGap, RecordingInfo

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bwtui.cli.output.table import plural
 from bwtui.cli.recording.progress import bar
 from bwtui.console import say, say_json
+from bwtui.model.number_format import plural
 
 if TYPE_CHECKING:
     from bwtui.seal.sealing import SealOutcome

@@ -24,7 +24,7 @@ from typing import Any, BinaryIO, Self
 from bwtui.errors import ConnectionFailed, RefusedError
 from bwtui.escaping import json_text
 from bwtui.model.events import event
-from bwtui.model.option_checks import parse_address
+from bwtui.option_checks import parse_address
 from bwtui.relay.http_metrics.health import HealthResult, health, readiness
 from bwtui.relay.http_metrics.metrics import Exposition
 from bwtui.relay.metrics.measures import Measures

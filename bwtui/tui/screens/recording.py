@@ -35,8 +35,8 @@ from bwtui.recording.playback import (
     contents,
     counted,
 )
-from bwtui.recording.query.completion import QueryNames
-from bwtui.recording.query.language import Query
+from bwtui.recording.query_completion import QueryNames
+from bwtui.recording.query_language import Query
 from bwtui.recording.view import RecordedTransaction, RecordingView
 from bwtui.tui.base import figures
 from bwtui.tui.base.keys import key_for

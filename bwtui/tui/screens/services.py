@@ -9,7 +9,6 @@ from textual.widget import Widget
 
 from bwtui.command_log import UNDER_WAY
 from bwtui.model.lsn import parse_lsn
-from bwtui.model.option_checks import SettingEntry
 from bwtui.model.service_views import (
     CommandEntry,
     Commands,
@@ -20,6 +19,7 @@ from bwtui.model.service_views import (
     Look,
     LookName,
     PartitionLag,
+    SettingEntry,
     SlotEntry,
     Slots,
     Standby,

@@ -13,8 +13,8 @@ from bwtui.model.status import ChangeSample, FieldChange, Status
 from bwtui.recording.change import LIMIT, Change, SentMessage
 from bwtui.recording.explain import HistoryStep, RowKey
 from bwtui.recording.playback import MICROS, TransactionCounts
-from bwtui.recording.query.language import as_text
-from bwtui.recording.query.syntax import QueryError, Token, tokens
+from bwtui.recording.query_language import as_text
+from bwtui.recording.query_syntax import QueryError, Token, tokens
 from bwtui.tui.audit.records import HOLES, DecodedPart, RecordDecoder
 from bwtui.tui.audit.report import ABSENT, AuditResult
 from bwtui.tui.base import figures

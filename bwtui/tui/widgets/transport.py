@@ -22,8 +22,8 @@ from bwtui.errors import BwtuiError
 from bwtui.model.lsn import format_lsn
 from bwtui.model.status import RecordingStatus
 from bwtui.recording.playback import FORMS, MICROS
-from bwtui.recording.query.completion import QueryNames, completed, parse_row_query
-from bwtui.recording.query.language import Query, QueryError, parse
+from bwtui.recording.query_completion import QueryNames, completed, parse_row_query
+from bwtui.recording.query_language import Query, QueryError, parse
 from bwtui.tui.base import figures
 from bwtui.tui.base.plain import Content, with_hint
 from bwtui.tui.sources.model import Playhead

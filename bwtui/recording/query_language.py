@@ -19,8 +19,8 @@ from typing import Any
 
 from bwtui.pgoutput.messages import UNCHANGED, Field, Relation, UnchangedToast
 from bwtui.recording.change import Change, SentMessage
-from bwtui.recording.query.sql import condition
-from bwtui.recording.query.syntax import (
+from bwtui.recording.query_sql import condition
+from bwtui.recording.query_syntax import (
     BOOLEANS,
     FIELDS,
     And,

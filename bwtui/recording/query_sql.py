@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from bwtui.model.sql import quoted
 from bwtui.recording.change import KEY_CHANGE
-from bwtui.recording.query.syntax import (
+from bwtui.recording.query_syntax import (
     BOOLEANS,
     LENGTH_DIGITS,
     NUMBER,

@@ -1,7 +1,6 @@
 """Validate the texts of single options; each check raises ValueError with a plain sentence."""
 
 import re
-from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from bwtui.masking import mask_connection
@@ -179,22 +178,3 @@ def parse_number(text: str, example: str = "300") -> int:
     if number >= 1 << 53:
         raise ValueError(f"{text!r} is too large (use a number below 2^53)")
     return number
-
-
-@dataclass(frozen=True, slots=True)
-class SettingEntry:
-    """One setting: its value, with secrets masked, and where it was set."""
-
-    name: str
-    value: str | bool | int | tuple[str, ...] | None
-    origin: str
-
-    @property
-    def text(self) -> str:
-        """The value for display, "-" if there is none."""
-        value = self.value
-        if value is None or value in ("", ()):
-            return "-"
-        if isinstance(value, bool):
-            return str(value).lower()
-        return ", ".join(value) if isinstance(value, tuple) else str(value)

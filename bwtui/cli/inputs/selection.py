@@ -11,7 +11,7 @@ from bwtui.errors import UsageError
 from bwtui.options import refused_at
 
 if TYPE_CHECKING:
-    from bwtui.recording.query.language import ChangeSelection, Query
+    from bwtui.recording.query_language import ChangeSelection, Query
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -46,8 +46,8 @@ def selection_options(command: F) -> F:
 def selection(end: int, options: dict[str, Any], *, with_repeats: bool = False) -> "ChangeSelection":
     """Return the selection by the options; times like ``-5m`` count from ``end``. Raises UsageError."""
     from bwtui.model.lsn import parse_lsn
-    from bwtui.recording.query.language import ChangeSelection
-    from bwtui.recording.query.syntax import as_time
+    from bwtui.recording.query_language import ChangeSelection
+    from bwtui.recording.query_syntax import as_time
 
     selected = ChangeSelection(
         None if options["where"] is None else parse_where(options["where"], end),
@@ -82,7 +82,7 @@ def _read(option: str, convert: Callable[[str], T], text: str | None) -> T | Non
 
 def parse_where(text: str, end: int | None) -> "Query":
     """Return the query of ``--where``; an error is shown on stderr with a caret before it is raised."""
-    from bwtui.recording.query.language import QueryError, parse
+    from bwtui.recording.query_language import QueryError, parse
 
     try:
         return parse(text, end)

@@ -13,14 +13,14 @@ from bwtui.cli.inputs import relay_options
 from bwtui.cli.inputs.relay_options import relay_option, running_or_stopped, status_of
 from bwtui.console import say
 from bwtui.errors import ConnectionFailed, RefusedError, StateFailed, UsageError, mutually_exclusive
-from bwtui.model.option_checks import check_regex
+from bwtui.option_checks import check_regex
 from bwtui.options import refused_at
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from bwtui.model.backfill import BackfillStatus
-    from bwtui.recording.query.language import ChangeSelection
+    from bwtui.recording.query_language import ChangeSelection
     from bwtui.relay.dead_letters.letters import DeadLetterAction, DeadLetterState
     from bwtui.settings import RelaySettings
     from bwtui.sink.dead_letters import DeadLetter, DeadLetterFile
@@ -274,8 +274,8 @@ class _Filters:
     @classmethod
     def of(cls, options: dict[str, Any]) -> "_Filters":
         """Return the given filters. Raises UsageError."""
-        from bwtui.recording.query.language import ChangeSelection
-        from bwtui.recording.query.syntax import as_time
+        from bwtui.recording.query_language import ChangeSelection
+        from bwtui.recording.query_syntax import as_time
 
         since, table = 0.0, options["table"]
         if table is not None:

@@ -1,6 +1,6 @@
 """Generate man pages of every command from click's information, and completions for three shells.
 
-``python -m bwtui.cli.output.man_pages DIR`` writes them; packaging/share contains them, and a test compares.
+``python -m bwtui.cli.man_pages DIR`` writes them; packaging/share contains them, and a test compares.
 """
 
 import sys

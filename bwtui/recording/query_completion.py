@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from bwtui.recording.query.language import Query, fields_of, parse
-from bwtui.recording.query.syntax import BY_NAME, SIDES, FieldName, QueryError, Token, tokens
+from bwtui.recording.query_language import Query, fields_of, parse
+from bwtui.recording.query_syntax import BY_NAME, SIDES, FieldName, QueryError, Token, tokens
 
 # Completion of a query: fields, operators, words and names that may follow.
 

@@ -1,1 +1,0 @@
-"""The query language over changes, in Python and in SQL."""
