@@ -20,7 +20,6 @@ from bwtui.kafka.columns import hashes_of
 from bwtui.kafka.scan import PinnedTopics, ScannedMessages, Split, SplitScan
 from bwtui.source.connection import Connection
 from bwtui.verify.agreement import Agreement, records_at
-from bwtui.verify.key_encodings import find_key_encodings
 from bwtui.verify.tables import CHUNK, ComparedTable, TableShape, rows
 
 # The tables that `bwtui.verify.folding.Fold` keeps in DuckDB.
@@ -778,3 +777,44 @@ def _differing(
     return [
         (name, row[name], latest_values[name]) for name in latest_values if latest_values[name] != row[name]
     ]
+
+
+# The encodings of keys: the most common one of each topic.
+
+_COUNTS = """
+select topic, split_part(key, chr(1), 2) as spelling, count(value), max(timestamp_ms)
+  from latest
+ where starts_with(key, '[') and contains(key, chr(1)) and not list_contains(?::varchar[], topic)
+ group by all
+"""
+
+
+def find_key_encodings(
+    store: duckdb.DuckDBPyConnection,
+    agreement: Agreement,
+    quick: Sequence[TableShape],
+    spellings: dict[str, str],
+) -> None:
+    """Find the most common key encoding of each topic, and record it in ``spellings``.
+
+    An encoding is a schema's ID, "json" or "odd". For the topics of ``quick``, nearly all keys are in
+    ``agreement``; for others they are in ``latest``.
+    """
+    counts = store.execute(_COUNTS, [list(spellings)]).fetchall()
+    counts += agreement.spellings([one for one in quick if one.table.key], {topic for topic, *_ in counts})
+    for topic, spelling, _, _ in sorted(counts, key=lambda one: (-one[2], -one[3], one[1])):
+        if topic in spellings:
+            continue
+        spellings[topic] = spelling
+        store.execute(
+            "update latest set key = split_part(key, chr(1), 1)"
+            " where topic = ? and starts_with(key, '[') and split_part(key, chr(1), 2) = ?",
+            [topic, spelling],
+        )
+        # A topic that had no keys before: all of them arrived since.
+        for table, columns in (("changed_key", "distinct topic, key"), ("history", "*")):
+            store.execute(
+                f"insert into {table} select {columns} from latest semi join doubtful using (topic, key)"
+                " where topic = ?",
+                [topic],
+            )

@@ -19,7 +19,7 @@ from bwtui.encode.registry import ask_registry
 from bwtui.kafka.client import client_config
 from bwtui.kafka.scan import partitions
 from bwtui.relay.process.control import settings_of
-from bwtui.repair import submission
+from bwtui.repair import relay_repair
 from bwtui.repair.relay_repair import RelayRepair
 from tests.attempts import Attempts
 from tests.database import Session, session
@@ -169,7 +169,7 @@ def test_who_is_suspended_meanwhile_is_waited_for(
     blocked = (
         "select pid from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
     )
-    wait = submission.wait
+    wait = relay_repair.wait
     with relaying(attempts, database, source) as relay, session(database) as holder:
         break_topic(attempts, f"{attempts.name}.a")
 
@@ -188,7 +188,7 @@ def test_who_is_suspended_meanwhile_is_waited_for(
             finally:
                 resume.join()
 
-        monkeypatch.setattr(submission, "wait", suspended)
+        monkeypatch.setattr(relay_repair, "wait", suspended)
 
         def hold() -> None:
             if who != "the relay":

@@ -20,7 +20,7 @@ from bwtui.recording.query_language import ChangeSelection, parse
 from bwtui.recording.reader import open_recording
 from bwtui.replay.delivery import ReplayProgress
 from bwtui.replay.missing_messages import MissingMessages
-from bwtui.replay.steps import progress_file
+from bwtui.replay.replay import progress_file
 from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.attempts import Attempts
 from tests.pipeline.conftest import MakeTopic

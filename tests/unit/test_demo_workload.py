@@ -10,8 +10,7 @@ import pytest
 from bwtui.demo.interrupts import Interrupts
 from bwtui.demo.rows import ShopRowMaker
 from bwtui.demo.shop import TABLES
-from bwtui.demo.transactions import ACTIONS, ShopKeys, cancel_orders, choose, close_account
-from bwtui.demo.workload import WorkloadCounts
+from bwtui.demo.workload import ACTIONS, ShopKeys, WorkloadCounts, cancel_orders, choose, close_account
 from bwtui.errors import Interrupted
 
 

@@ -15,7 +15,7 @@ from bwtui.cli.output.repair_console import RepairConsole, summary
 from bwtui.errors import BwtuiError, ConnectionFailed, Interrupted, RefusedError
 from bwtui.model.backfill import BackfillRequest, BackfillStatus, to_json
 from bwtui.relay.process.control import RelayUnresponsive
-from bwtui.repair import relay_repair, submission
+from bwtui.repair import relay_repair
 from bwtui.repair.plan import TablePlan
 from bwtui.repair.relay_repair import RelayRepair
 from bwtui.repair.repair import RepairOutcome
@@ -55,11 +55,10 @@ class Relay:
     healed: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        for module in (relay_repair, submission):
-            self.monkeypatch.setattr(module, "request", self._request)
+        self.monkeypatch.setattr(relay_repair, "request", self._request)
         self.monkeypatch.setattr(relay_repair, "settings_of", lambda _: self.settings)
         self.monkeypatch.setattr(relay_repair, "report_audit", lambda *_: None)
-        self.monkeypatch.setattr(submission, "send_again", self._take)
+        self.monkeypatch.setattr(relay_repair, "send_again", self._take)
 
     def repair(self) -> RepairOutcome:
         return RelayRepair(_SETTINGS, self._compare, lambda _: None, self, relay="shop").run()
@@ -170,10 +169,10 @@ def test_a_list_that_is_refused_says_that_those_before_it_were_taken(
             return answer
         raise answer
 
-    monkeypatch.setattr(submission, "send_again", take)
+    monkeypatch.setattr(relay_repair, "send_again", take)
     plans = [TablePlan(name, name, keys=Path(name)) for name in ("public.orders", "public.items")]
     with pytest.raises(type(failure), match=r"; .* sends their rows: 1-orders$") as refused:
-        submission.submit("shop", plans, "repair")
+        relay_repair.submit("shop", plans, "repair")
     assert refused.value.hint == failure.hint
 
 
@@ -185,12 +184,12 @@ def test_an_interrupt_between_two_lists_says_what_the_relay_has(monkeypatch: pyt
             return answer
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(submission, "send_again", take)
+    monkeypatch.setattr(relay_repair, "send_again", take)
     plans = [TablePlan(name, name, keys=Path(name)) for name in ("public.orders", "public.items")]
     with pytest.raises(
         Interrupted, match=r"repair of public.items .*; .* sends their rows: 1-orders$"
     ) as ended:
-        submission.submit("shop", plans, "repair")
+        relay_repair.submit("shop", plans, "repair")
     assert "'bwtui status shop' lists the relay's requests" in ended.value.hint
 
 
@@ -243,7 +242,7 @@ def test_a_task_that_the_relay_forgets_is_remembered(monkeypatch: pytest.MonkeyP
         return next(looks)
 
     counts: list[tuple[int, int]] = []
-    monkeypatch.setattr(submission, "tasks", look)
-    ended = submission.wait("shop", ["1", "2"], lambda *now: counts.append(now))
+    monkeypatch.setattr(relay_repair, "tasks", look)
+    ended = relay_repair.wait("shop", ["1", "2"], lambda *now: counts.append(now))
     assert [(one.id, one.state, one.rows) for one in ended] == [("1", "done", 5), ("2", "done", 2)]
     assert counts == [(6, 7), (7, 7)]
