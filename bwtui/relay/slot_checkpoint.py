@@ -417,15 +417,23 @@ class SlotCheckpointStore:
     def check_kafka(self, newest: SlotCheckpoint | None, *, accept: bool) -> str | None:
         """Refuse to resume to Kafka after changes that only a recording has; if ``accept``, return a note.
 
-        ``newest`` is the newest checkpoint of the slot by any relay, since the recording's may have another
-        name.
+        A recording alone does not take the changes of a slot that Kafka was sent, either. ``newest`` is the
+        newest checkpoint of the slot by any relay, since the recording's may have another name.
         """
-        if newest is None or not newest.without_kafka or self._without_kafka:
+        if newest is None:
             return None
         if self.last is not None and self.last.confirmed_lsn >= newest.confirmed_lsn:
             newest = self.last
-        if not newest.without_kafka:
+        if newest.without_kafka == self._without_kafka:
             return None
+        if self._without_kafka:
+            if accept:
+                return None
+            raise RefusedError(
+                f"slot {newest.slot} belongs to a relay that sends its changes to Kafka: what 'bwtui record' "
+                "confirms would be missing there",
+                "record from a different slot with -s; or take the changes away from Kafka with --skip-snapshot",
+            )
         name, confirmed = newest.slot, format_lsn(newest.confirmed_lsn)
         if accept:
             return f"Kafka lacks changes up to {confirmed} of slot {name}, which were only recorded"

@@ -73,7 +73,7 @@ def test_a_new_snapshot_is_taken_when_the_slot_was_dropped(
     assert_equal(services, database, TABLES, relay.name)
 
 
-def test_record_goes_on_with_a_slot_that_was_relayed_and_says_so(
+def test_record_refuses_a_slot_that_was_relayed_until_it_is_meant(
     services: ServiceAddresses, database: str, new_relay: NewRelay, tmp_path: Path
 ) -> None:
     create_tables(database, 10)
@@ -83,7 +83,14 @@ def test_record_goes_on_with_a_slot_that_was_relayed_and_says_so(
     execute(database, "select pg_logical_emit_message(false, 'test', 'no change')")
     (tmp_path / "record").mkdir()
     recording = RecordingOnly(services, database, tmp_path / "record", relay.name)
+    before = relay.slot_lsn()
     recording.start("-o", str(tmp_path / "recording"), "--until-caught-up")
+    assert recording.join() == 2
+    error, hint = recording.last_words().splitlines()
+    assert f"slot {relay.name} belongs to a relay that sends its changes to Kafka" in error
+    assert "--skip-snapshot" in hint
+    assert relay.slot_lsn() == before
+    recording.start("-o", str(tmp_path / "recording"), "--until-caught-up", "--skip-snapshot")
     assert recording.join() == 0
     (told,) = recording.last_status().errors
     assert told.kind == "notice"

@@ -352,6 +352,16 @@ def test_what_went_to_a_recording_alone_is_refused_until_it_is_accepted(tmp_path
     assert again.check_kafka(again.last, accept=False) is None
 
 
+def test_a_recording_takes_no_changes_from_kafka_until_it_is_accepted(tmp_path: Path) -> None:
+    SlotCheckpointStore(tmp_path, *IDENTITY).remember(CONFIRMED)
+    recording = SlotCheckpointStore(tmp_path, *IDENTITY, without_kafka=True)
+    with pytest.raises(RefusedError, match="slot bottledwater belongs to a relay that sends"):
+        recording.check_kafka(recording.last, accept=False)
+    assert recording.check_kafka(recording.last, accept=True) is None
+    recording.remember(CONFIRMED + 1)
+    assert recording.check_kafka(recording.last, accept=False) is None
+
+
 def test_a_recording_that_confirms_nothing_new_takes_nothing_from_kafka(tmp_path: Path) -> None:
     SlotCheckpointStore(tmp_path, *IDENTITY).remember(CONFIRMED)
     recording = SlotCheckpointStore(tmp_path, *IDENTITY, without_kafka=True)

@@ -40,8 +40,8 @@ class RelayLock:
                 os.close(descriptor)
                 raise RefusedError(
                     f"a relay called {name} is already running",
-                    f"watch it with 'bwtui attach {name}', or start a second relay with a slot and a name of "
-                    "its own: -s SLOT, without --name or with a different one",
+                    f"watch it with 'bwtui attach {name}', or start a second relay with a slot, a name and "
+                    "topics of its own: -s SLOT -p PREFIX, without --name or with a different one",
                 )
             time.sleep(0.02)
         return cls(name, descriptor)
