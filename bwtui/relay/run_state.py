@@ -275,6 +275,11 @@ class RunState:
             return tuple(self._errors)
 
 
+def proof_of(table: str) -> str:
+    """Return the dependency of errors that last until ``table`` is proven."""
+    return f"the proof of {table}"
+
+
 def _same(a: ErrorEntry, b: ErrorEntry) -> bool:
     return (a.kind, a.table, a.message) == (b.kind, b.table, b.message)
 

@@ -432,7 +432,7 @@ class SlotCheckpointStore:
             raise RefusedError(
                 f"slot {newest.slot} belongs to a relay that sends its changes to Kafka: what 'bwtui record' "
                 "confirms would be missing there",
-                "record from a different slot with -s; or take the changes away from Kafka with --skip-snapshot",
+                "record from a different slot with -s; or take the changes from Kafka with --skip-snapshot",
             )
         name, confirmed = newest.slot, format_lsn(newest.confirmed_lsn)
         if accept:

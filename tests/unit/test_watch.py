@@ -9,7 +9,7 @@ import pytest
 from bwtui.errors import ConnectionFailed, RefusedError
 from bwtui.model.proof import UnprovenTable
 from bwtui.model.verdict import Cause, RelayVerdict
-from bwtui.relay.run_state import RunState
+from bwtui.relay.run_state import RunState, proof_of
 from bwtui.relay.watch.judge import ServiceNames
 from bwtui.relay.watch.relay_watch import RelayWatch
 
@@ -57,3 +57,17 @@ def test_the_log_says_which_table_is_not_proven_and_which_is_again(caplog: pytes
     first = caplog.records[0]
     assert first.getMessage() == "public.orders is not proven since 0/16B3748: topic orders was deleted"
     assert vars(first)["details"]["hint"] == "bwtui snapshot public.orders"
+
+
+def test_what_a_comparison_repairs_is_over_once_the_table_is_proven() -> None:
+    report = RunState()
+    watch = watching(report)
+    for table in ("public.a", "public.b"):
+        report.error("topic", RefusedError("its topic was deleted", "wait"), table, proof_of(table))
+    report.error("topic", RefusedError("it lost records", "run bwtui snapshot"), "public.a")
+    report.not_proven = (UnprovenTable("public.b", 1, "it lacks its topic"),)
+    watch._log_proof()
+    assert [entry.is_over for entry in report.errors()] == [True, False, False]
+    report.not_proven = ()
+    watch._log_proof()
+    assert [entry.is_over for entry in report.errors()] == [True, True, False]

@@ -251,6 +251,9 @@ class JoinedTables:
                 if (before := previous.places.get(table.oid)) is not None:
                     places[table.oid] = before
         self._report_joined([table.qualified_name for table in requested if self._is_sent(table)])
+        for status in store.statuses():
+            if status.is_over:
+                self._report.end_notice(_has_joined(status.table), status.table)
         released = (previous.released & existing) - listed.keys()
         formerly_listed = {oid for oid, place in previous.places.items() if place.listed} | previous.removed
         self._keep(
@@ -312,8 +315,7 @@ class JoinedTables:
     def _report_joined(self, names: list[str]) -> None:
         hint = "'bwtui snapshot --status' shows the progress, and 'bwtui snapshot --cancel ID' ends it"
         for name in names[:_NOTICES]:
-            message = f"table {name} has joined the publication: the relay backfills its earlier rows"
-            self._report.error("notice", RefusedError(message, hint), name)
+            self._report.error("notice", RefusedError(_has_joined(name), hint), name)
         if more := names[_NOTICES:]:
             message = (
                 f"{len(more)} more tables have joined the publication: the relay backfills their earlier rows"
@@ -361,6 +363,10 @@ def _existing_oids(connection: Connection) -> frozenset[int]:
 
 def _listed(connection: Connection, publications: tuple[str, ...]) -> dict[int, list[int]]:
     return dict(query(connection, _LISTED_SQL, list(publications)))
+
+
+def _has_joined(table: str) -> str:
+    return f"table {table} has joined the publication: the relay backfills its earlier rows"
 
 
 def _place(table: TableInfo, listed: dict[int, list[int]]) -> _PublicationMember:

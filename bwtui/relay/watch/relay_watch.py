@@ -11,7 +11,7 @@ from bwtui.model.lsn import format_lsn
 from bwtui.model.proof import UnprovenTable
 from bwtui.model.verdict import Cause, RelayVerdict
 from bwtui.relay.batch import IN_FLIGHT_ROWS
-from bwtui.relay.run_state import RunState
+from bwtui.relay.run_state import RunState, proof_of
 from bwtui.relay.watch.judge import Judge, Observation, ServiceNames
 from bwtui.source.lag import LagSampler
 
@@ -164,6 +164,10 @@ class RelayWatch:
                 _log.warning("%s is not proven since %s: %s", table, since, entry.reason, extra=extra)
         for table in self._not_proven.keys() - now.keys():
             _log.warning("%s is proven again", table, extra=event("proven", table=table))
+        # A comparison may also have ended between two looks.
+        for error in self._report.errors():
+            if error.table and error.table not in now and error.dependency == proof_of(error.table):
+                self._report.recovered(error.dependency)
         self._not_proven = now
 
     def _end_stall(self) -> None:

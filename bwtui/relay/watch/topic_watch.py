@@ -27,7 +27,7 @@ from bwtui.encode.registry import LocalRegistry, SchemaRegistry
 from bwtui.errors import BwtuiError, RefusedError, ServiceRefused
 from bwtui.model.events import event
 from bwtui.relay.healing.coverage_ledger import TOPICS, Coverage
-from bwtui.relay.run_state import RunState
+from bwtui.relay.run_state import RunState, proof_of
 from bwtui.sink.destination import Limits, PresentTopic, SinkService, TopicLimits
 
 _log = logging.getLogger(__name__)
@@ -462,7 +462,9 @@ class TopicWatch:
 
     def _report_change(self, table: str, message: str, hint: str) -> None:
         _log.warning("%s", message, extra=event("topic_changed", table=table, hint=hint))
-        self._report.error("topic", RefusedError(message, hint), table)
+        # What the relay repairs on its own is over once a comparison has proven the table.
+        dependency = proof_of(table) if hint == _CLOSES else ""
+        self._report.error("topic", RefusedError(message, hint), table, dependency)
 
 
 def _snapshot(table: str) -> str:
