@@ -8,7 +8,6 @@ import struct
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import MISSING, fields
 from typing import Any, cast
 
 from bwtui.encode.avro import build_encoder
@@ -17,9 +16,10 @@ from bwtui.pgoutput.messages import Column, Relation
 from bwtui.pgoutput.tuples import splitter
 from bwtui.relay.ack import Acknowledgements
 from bwtui.relay.batch import BATCH_ROWS, OutgoingBatch
-from bwtui.relay.context import RelayContext
+from bwtui.relay.context import RelayContext, RelayServices, SlotHistory
 from bwtui.relay.routes.route import TableRoute
 from bwtui.relay.row_handler import BulkRows, RowHandler
+from bwtui.relay.run_context import RowOutput, RunContext
 from bwtui.relay.run_state import RunState, TableCounters
 from bwtui.relay.samples import Samples
 from bwtui.relay.toast import ToastFiller
@@ -129,13 +129,13 @@ def main() -> None:
     split = splitter(len(COLUMNS))
     rows = [split(data, 31) for data in frames]
     report = RunState()
-    # The parts that neither an insert nor a batch asks for are left out.
-    required = [part for part in fields(RelayContext) if part.default is part.default_factory is MISSING]
-    lacking: dict[str, Any] = dict.fromkeys(part.name for part in required)
     settings = RelaySettings()
     toast = ToastFiller(settings, cast(Any, None), lambda seconds: None)
-    present = {"settings": settings, "report": report, "samples": Samples(), "toast": toast}
-    context = RelayContext(**lacking | present)
+    # The parts that neither an insert nor a batch needs are left out.
+    nothing: Any = None
+    output = RowOutput(nothing, nothing, nothing, Samples())
+    services = RelayServices(nothing, nothing, nothing, toast)
+    context = RelayContext(RunContext(settings, report, b""), output, services, SlotHistory(nothing))
     sink: Any = NoSink()
     acks = Acknowledgements(measure=report.acknowledged)
     batch = OutgoingBatch(sink, acks, report)
@@ -143,7 +143,7 @@ def main() -> None:
     route = TableRoute(relation, "t", ("id",), TableCounters(), bound, TopicLimits(1 << 26, False))
     handled.routes[1] = route
 
-    runs = BulkRows(handled, batch, context.samples, context.recorder)
+    runs = BulkRows(handled, batch, output.samples, output.recorder)
 
     def relay() -> None:
         arrived = iter(frames)

@@ -13,7 +13,6 @@ from bwtui.encode.registry import LocalRegistry, RegisteredSchema
 from bwtui.errors import BwtuiError, ConnectionFailed
 from bwtui.model.delivery import DeliverySpan, Receipt
 from bwtui.relay.ack import Acknowledgements
-from bwtui.relay.context import RelayContext
 from bwtui.relay.policy import RowPolicy
 from bwtui.relay.routes.routing import Router
 from bwtui.relay.run_state import RunState
@@ -34,6 +33,7 @@ from bwtui.sink.destination import (
 )
 from bwtui.source.raw_session import connect_raw
 from bwtui.source.raw_stream import ReplicationStream, StreamServer
+from tests.relay_context import relay_context
 from tests.waiting import eventually
 
 _PATIENCE = 60.0
@@ -146,9 +146,11 @@ class HeldRelay:
         router = Router(settings, self.sink, registry or _Registry(), self.report, patience)  # type: ignore[arg-type]
         policy = RowPolicy(settings, self.report, DeadLetterWriter(folder), self.sink)
         toast = ToastFiller(settings, patience, self._pulse)
-        context = RelayContext(
+        context = relay_context(
             settings=settings,
             report=self.report,
+            sink=self.sink,
+            service=self.sink,
             destination=Destination(self.sink, LocalRegistry(), self.sink),
             patience=patience,
             router=router,

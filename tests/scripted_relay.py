@@ -13,7 +13,6 @@ from bwtui.pgoutput.messages import Column, Field, Relation
 from bwtui.recording.payloads import pack_relation
 from bwtui.recording.resume import continue_in
 from bwtui.relay.ack import Acknowledgements
-from bwtui.relay.context import RelayContext
 from bwtui.relay.journal_recorder import JournalRecorder
 from bwtui.relay.policy import RowPolicy
 from bwtui.relay.recorder import NullRecorder, Recorder
@@ -29,6 +28,7 @@ from bwtui.sink.dead_letters import DeadLetterWriter
 from bwtui.source.raw_stream import StreamServer
 from tests.faults.doubles import MemorySink
 from tests.recorded_stream import SOURCE, tuple_of
+from tests.relay_context import relay_context
 
 TEXT = 25
 
@@ -132,9 +132,11 @@ class ScriptedRelay:
         if record:
             before = continue_in(self.folder, dict(SOURCE))
             self.recorder = JournalRecorder(self.settings, self.report, bytes(8), dict(SOURCE), before)
-        self.context = RelayContext(
+        self.context = relay_context(
             settings=self.settings,
             report=self.report,
+            sink=self.sink,
+            service=self.sink.destination.service,
             destination=self.sink.destination,
             patience=self.patience,
             router=self.router,

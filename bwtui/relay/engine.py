@@ -31,7 +31,7 @@ from bwtui.relay.backfill.backfill import Backfill
 from bwtui.relay.backfill.chunk_snapshot import ChunkSnapshot, chunk_snapshot_of
 from bwtui.relay.backfill.joined_tables import JoinedTables
 from bwtui.relay.backfill.store import FOLDER, BackfillRequests, BackfillStore
-from bwtui.relay.context import RelayContext
+from bwtui.relay.context import RelayContext, RelayServices, SlotHistory
 from bwtui.relay.exactly_once import transactional_stream
 from bwtui.relay.exactly_once.rejected_row_finder import WholeTransactionPolicy
 from bwtui.relay.healing.coverage_ledger import CATALOG, Coverage, CoverageLedger
@@ -47,6 +47,7 @@ from bwtui.relay.process.service_views import ServiceViews
 from bwtui.relay.recorder import NullRecorder
 from bwtui.relay.routes.publications import NewTables
 from bwtui.relay.routes.routing import CatalogCache, Router, name_topics
+from bwtui.relay.run_context import RowOutput, RunContext
 from bwtui.relay.run_state import RunState
 from bwtui.relay.samples import Samples
 from bwtui.relay.service_retry import ServiceRetry
@@ -331,7 +332,7 @@ class RelayEngine:
             publications = findings.publications
             is_there = findings.slot is not None
             path = state_folder(settings.relay_name) / "joined.json"
-            is_due, coverage = partial(getattr, self._healing, "is_due"), context.coverage
+            is_due, coverage = partial(getattr, self._healing, "is_due"), context.history.coverage
             joined = JoinedTables(path, identity, settings, report, self._new_tables, is_due, coverage)
             has_checked = None if settings.skip_snapshot else joined.has_checked
             first = self._first = chunk_snapshot_of(
@@ -339,14 +340,14 @@ class RelayEngine:
             )
             if findings.slot is None:
                 # A snapshot has each key once, and none of its rows is read again because another one failed.
-                context.sink.discard(in_order=False)
+                context.output.sink.discard(in_order=False)
                 if self._ends is not None:
                     self._ends.forget()
                 beginning_of = InitialSetup(context, self._enter, first, joined, topics)
                 publications = beginning_of.run(connection, findings)
-                context.sink.discard(in_order=True)
+                context.output.sink.discard(in_order=True)
             else:
-                if (note := context.checkpoint.check(findings.slot)) is not None:
+                if (note := context.history.checkpoint.check(findings.slot)) is not None:
                     _log.warning("%s", note, extra=event("slot_differs"))
                     report.error("notice", RefusedError(note, _UNKNOWN_SLOT))
                 # Not the LSN of the slot checkpoint, which may be ahead: see `SessionLoop.run`.
@@ -398,7 +399,7 @@ class RelayEngine:
         # Before anything is sent.
         self._answers.call("topics", partial(self._ends.check, lambda: check_stop(self._is_stop_requested)))
         self._late.resume(self._ends)
-        is_unknown = ledger.is_empty and context.checkpoint.was_empty
+        is_unknown = ledger.is_empty and context.history.checkpoint.was_empty
         # A session that ends here does not end the relay: the next check compares with the same facts.
         with contextlib.suppress(psycopg2.Error), interruptible(connection, self._is_stop_requested):
             ledger.check_catalog(connection, publications, at_once=True)
@@ -406,8 +407,10 @@ class RelayEngine:
             ledger.distrust("is sent from a slot that this host has no record of: its topic may differ")
         elif self._is_ledger_removed:
             ledger.distrust("is no longer proven: the coverage ledger of its slot was removed")
-        elif context.checkpoint.last is None:
-            ledger.mark_all(f"may lack changes: the slot checkpoint {context.checkpoint.path} is missing")
+        elif context.history.checkpoint.last is None:
+            ledger.mark_all(
+                f"may lack changes: the slot checkpoint {context.history.checkpoint.path} is missing"
+            )
 
     def _follow(
         self, context: RelayContext, publications: tuple[str, ...], target: int | None, first: ChunkSnapshot
@@ -569,23 +572,13 @@ class RelayEngine:
         toast = ToastFiller(settings, patience, self._pulse)
         if settings.record:
             self._picture.recorder = self._begin_recording(findings, session)
+        late = self._late_records(findings, checkpoint, session, is_fenced=transactions.is_used)
+        coverage = self._ledger or Coverage()
         return RelayContext(
-            settings,
-            report,
-            destination,
-            patience,
-            router,
-            policy,
-            toast,
-            self._samples,
-            checkpoint,
-            self._is_stop_requested,
-            session,
-            self._picture.recorder,
-            transactions,
-            self._orphaned_keys,
-            self._late_records(findings, checkpoint, session, is_fenced=transactions.is_used),
-            coverage=self._ledger or Coverage(),
+            RunContext(settings, report, session, self._is_stop_requested),
+            RowOutput(destination.sink, destination.service, policy, self._samples, self._picture.recorder),
+            RelayServices(destination, patience, router, toast),
+            SlotHistory(checkpoint, transactions, self._orphaned_keys, late, coverage),
         )
 
     def _note_ledger(self, checkpoint: SlotCheckpointStore) -> None:

@@ -74,7 +74,8 @@ class RowHandler:
 
         ``boundaries`` sends the messages of --transaction-topic.
         """
-        self._context = context
+        self._run, self._output = context.run, context.output
+        self._services, self._history = context.services, context.history
         self._batch = batch
         self._ahead = ahead
         self._boundaries = boundaries
@@ -100,7 +101,7 @@ class RowHandler:
         place, last = (self._current.commit_lsn, self._current.ordinal), self._announced
         if last is not None and last[1] == place and last[0].oid != relation.oid:
             # Without a row in between: PostgreSQL announces the root of a partition right before it.
-            self._context.coverage.announces(relation, last[0])
+            self._history.coverage.announces(relation, last[0])
         self._announced = relation, place
         if not self.routes.is_current(relation):
             self.routes.announce(relation, data[PAYLOAD_OFFSET:])
@@ -113,24 +114,24 @@ class RowHandler:
         # The batch's rows must be recorded while their relations are known.
         self._batch.flush()
         for oid in self.routes.forget_idle():
-            self._context.recorder.forget(oid)
+            self._output.recorder.forget(oid)
 
     def _still_holds(self, route: TableRoute) -> bool:
         self._batch.flush()
-        return self._context.router.still_holds(route)
+        return self._services.router.still_holds(route)
 
     def _build(self, relations: Sequence[Relation]) -> list[TableRoute | None]:
         # Rows read so far should not wait for the new routes, which may have to wait for a service.
         self._batch.flush()
-        return self._context.router.routes(relations)
+        return self._services.router.routes(relations)
 
     def _begin_route(self, route: TableRoute | None) -> None:
         # The old route's messages must go first.
         self._batch.flush()
         # Routes that were built ahead begin one after the other, without a full batch in between.
-        self._context.patience.calls.pulse_when_due()
+        self._services.patience.calls.pulse_when_due()
         if route is not None:
-            self._context.recorder.relation(route.relation)
+            self._output.recorder.relation(route.relation)
 
     def on_insert(self, data: bytes) -> bool | None:
         route = self.routes[_oid(data, BODY_OFFSET)[0]]
@@ -203,7 +204,7 @@ class RowHandler:
         # Unless each row needs its own handling, `BulkRows` has already tried the fast path.
         if route.run is None or not self.wants_each:
             return None
-        if self._context.samples.budget > 0 or self._batch.bisector is not None:
+        if self._output.samples.budget > 0 or self._batch.bisector is not None:
             return None
         most = route.max_message_bytes
         messages = route.run(data, _NOTHING, PAYLOAD_OFFSET, TUPLE, 0, 1, BATCH_BYTES, most, False, {})[0]
@@ -212,7 +213,7 @@ class RowHandler:
     @property
     def wants_each(self) -> bool:
         """Return whether each message needs its own handling."""
-        return self._context.settings.headers or self._boundaries is not None
+        return self._run.settings.headers or self._boundaries is not None
 
     def _on_delete(self, data: bytes) -> bool | None:
         route = self.routes[_oid(data, BODY_OFFSET)[0]]
@@ -243,14 +244,14 @@ class RowHandler:
             return LEFT_OUT
         self._current.ordinal += 1
         # PostgreSQL announces tables that are truncated together like a partition after its root.
-        self._context.coverage.withdraw(message.relation_oids)
+        self._history.coverage.withdraw(message.relation_oids)
         if self._batch.window is not None:
             self._batch.window.truncate([route.relation.qualified_name for route in routes])
         for route in routes:
             route.counters.truncates += 1
-            if self._context.settings.truncate_topic:
+            if self._run.settings.truncate_topic:
                 self._send_truncation(route, message)
-        self._context.coverage.mark_all(
+        self._history.coverage.mark_all(
             "was truncated: its topic still holds the earlier rows",
             [route.relation.qualified_name for route in routes],
         )
@@ -263,7 +264,7 @@ class RowHandler:
         message = truncate_message(
             route, truncate, self._current.commit_lsn, self._current.xid, self._current.timestamp
         )
-        self._batch.send_apart(route, self._context.settings.truncate_topic, message, row)
+        self._batch.send_apart(route, self._run.settings.truncate_topic, message, row)
 
     def _lacks_key(self, route: TableRoute, data: bytes, old: Sequence[Field]) -> bool:
         """Return whether PostgreSQL sent the old row without its complete key; if so, mark the table.
@@ -278,7 +279,7 @@ class RowHandler:
             "has a partition whose replica identity lacks the key: its topic may keep outdated rows of "
             "that partition"
         )
-        if not self._context.coverage.mark(name, reason):
+        if not self._history.coverage.mark(name, reason):
             raise RowError(
                 f"the old row of {name} lacks key columns",
                 "give every partition the same REPLICA IDENTITY as its root",
@@ -300,7 +301,7 @@ class RowHandler:
                 wider = self._wider(route)
                 return wider, *wider.both(new), new
         try:
-            row = self._context.toast.fill(route, update, partial(self._rows_ahead, route))
+            row = self._services.toast.fill(route, update, partial(self._rows_ahead, route))
         except RowVanished as vanished:
             route.counters.toast_superseded += 1
             self._without(route, NoMessageReason.SUPERSEDED)
@@ -358,26 +359,26 @@ class RowHandler:
 
         Nothing is flushed in the middle of a row. The old route's messages go first all the same.
         """
-        wider = self._context.router.route(route.relation, with_room=True)
+        wider = self._services.router.route(route.relation, with_room=True)
         assert wider is not None
         if wider.refusal is None:
             self.routes[route.relation.oid] = wider
         return wider
 
     def _without(self, route: TableRoute, reason: NoMessageReason) -> None:
-        self._context.recorder.without(route, reason)
+        self._output.recorder.without(route, reason)
 
     def _note_filled(self, sent: list[Field], completed: list[Field]) -> None:
-        self._batch.held += self._context.recorder.filled(sent, completed)
+        self._batch.held += self._output.recorder.filled(sent, completed)
 
     @property
     def values(self) -> Values:
         """The unchanged TOAST values that were read for frames to come."""
-        return self._context.toast.values
+        return self._services.toast.values
 
     def note_values(self, route: TableRoute, frames: Sequence[bytes]) -> None:
         """Count the unchanged values of rows that `BulkRows` took, and record frames and values."""
-        toast, recorder = self._context.toast, self._context.recorder
+        toast, recorder = self._services.toast, self._output.recorder
         if not recorder.is_recording:
             toast.take_all(route, frames)
             return
@@ -396,11 +397,11 @@ class RowHandler:
         before: list[Field] | None,
         after: list[Field] | None,
     ) -> None:
-        context, current = self._context, self._current
+        current = self._current
         headers = None
-        if context.settings.headers:
+        if self._run.settings.headers:
             headers = make_headers(
-                current.commit_lsn, current.ordinal, operation, current.xid, context.session, current.part
+                current.commit_lsn, current.ordinal, operation, current.xid, self._run.session, current.part
             )
         batch = self._batch
         if batch.bisector is not None:
@@ -408,11 +409,11 @@ class RowHandler:
         batch.add(route, key, value, current.timestamp, headers)
         if self._boundaries is not None:
             self._boundaries.count(route, current.events, current.timestamp)
-        if context.samples.budget > 0 and (before is not None or after is not None):
+        if self._output.samples.budget > 0 and (before is not None or after is not None):
             commit = SampledCommit(
                 current.commit_lsn, current.xid, current.commit_time() / 1_000_000, current.ordinal
             )
-            context.samples.take(operation, route, key, before, after, commit, batch.span)
+            self._output.samples.take(operation, route, key, before, after, commit, batch.span)
         if batch.bisector is not None:
             batch.bisector.name(route, route, self._dropped(route, operation, before, after))
 
@@ -434,7 +435,7 @@ class RowHandler:
     ) -> None:
         """Drop the row by the policy, or raise RowError; `run` then confirms everything before it."""
         row = self._dropped(route, operation, before, after)
-        self._context.policy.refuse(route, row, error, self._batch.span)
+        self._output.policy.refuse(route, row, error, self._batch.span)
         self._without(route, NoMessageReason.DROPPED)
 
 

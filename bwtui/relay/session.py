@@ -91,8 +91,8 @@ class SessionLoop:
         backfill: StreamHook | None = None,
     ) -> None:
         """``on_phase`` is called with each session, and with the slot."""
-        self._settings = context.settings
-        self._report = context.report
+        self._settings = context.run.settings
+        self._report = context.run.report
         self._context = context
         self._on_phase = on_phase
         self._backfill = backfill
@@ -100,7 +100,9 @@ class SessionLoop:
         self._has_streamed = False
         #: The LSN up to which the next session sends one batch at a time.
         self._careful_until = 0
-        self._published = PublicationCheck(self._settings.publication_name, self._report, context.checkpoint)
+        self._published = PublicationCheck(
+            self._settings.publication_name, self._report, context.history.checkpoint
+        )
 
     def run(self, publications: tuple[str, ...], target: int | None) -> None:
         """Stream, and start a new session after every failure that passes on its own.
@@ -112,17 +114,17 @@ class SessionLoop:
         self._report.detail = ""
         if self._report.state != "starting":
             self._begin_phase()
-        recall = self._context.destination.recall
+        recall = self._context.services.destination.recall
         with self._late_records(), SuspensionDetector(recall.hold_back) as suspension:
             recall.before_sending(suspension.check)
             self._follow(publications, target, suspension)
 
     def _late_records(self) -> contextlib.AbstractContextManager[object]:
         """Return the context that detects late records and other producers."""
-        late = self._context.late
+        late = self._context.history.late
         if late is None:
             return contextlib.nullcontext()
-        self._context.patience.call(self._context.destination.service.name, late.begin)
+        self._context.services.patience.call(self._context.services.destination.service.name, late.begin)
         return late
 
     def _follow(
@@ -143,8 +145,8 @@ class SessionLoop:
                 self._has_streamed = True
                 self._report.recovered("PostgreSQL")
                 self._report.sessions += 1
-                acks = Acknowledgements(confirmed, context.recorder, self._report.acknowledged)
-                context.transactions.begin_pass(confirmed, context.recorder)
+                acks = Acknowledgements(confirmed, context.output.recorder, self._report.acknowledged)
+                context.history.transactions.begin_pass(confirmed, context.output.recorder)
                 streaming = StreamSession(
                     context,
                     stream,
@@ -155,11 +157,11 @@ class SessionLoop:
                     suspension=suspension,
                     careful_until=self._careful_until,
                 )
-                context.toast.begin_session()
+                context.services.toast.begin_session()
                 self._enter(streaming)
                 self._report.detail = ""
-                if context.orphaned_keys is not None:
-                    context.orphaned_keys.begin()
+                if context.history.orphaned_keys is not None:
+                    context.history.orphaned_keys.begin()
                 streaming.run()
                 return
             except RestartFromConfirmed as redrive:
@@ -173,14 +175,14 @@ class SessionLoop:
                     self._careful_until = self._session.careful_until
                     self.call_back(error)
                     # Another server may answer next, and its slot does not have this position.
-                    context.checkpoint.remember(acks.advance(), changed=bool(self._session.begun_lsn))
+                    context.history.checkpoint.remember(acks.advance(), changed=bool(self._session.begun_lsn))
                 self._report.detail = f"waiting for PostgreSQL: {error.message}"
                 self._report.clock.turn_to("connect")
                 self._context.wait(_RECONNECT_SECONDS)
             finally:
                 if self._session is not None:
                     self._session.abandon()
-                context.patience.server.leave()
+                context.services.patience.server.leave()
                 self._enter(None)
 
     def _begin_phase(self) -> None:
@@ -195,27 +197,27 @@ class SessionLoop:
 
         All queries run in the stream's own session, since another server may answer the next one.
         """
-        calls = self._context.patience.calls
+        calls = self._context.services.patience.calls
         answer = calls.make(partial(self._prepare_session, publications))
         try:
             # A missing slot on a server of another cluster says nothing about this relay's slot.
-            self._context.checkpoint.check_cluster(answer.server)
-            refuse_former(self._settings, self._context.checkpoint, answer.server.timeline)
+            self._context.history.checkpoint.check_cluster(answer.server)
+            refuse_former(self._settings, self._context.history.checkpoint, answer.server.timeline)
             # Another consumer may have moved the slot while the connection was down.
-            self._context.checkpoint.check(answer.slot)
+            self._context.history.checkpoint.check(answer.slot)
             assert answer.slot is not None
             check_readable(answer.slot, answer.connection.server_version, self._settings.drop_command)
-            start_lsn = self._context.checkpoint.start_lsn(answer.server, answer.slot)
-            make_failover = self._context.failover_slot.is_requested(
-                self._settings, self._context.checkpoint, answer.server, answer.slot
+            start_lsn = self._context.history.checkpoint.start_lsn(answer.server, answer.slot)
+            make_failover = self._context.history.failover_slot.is_requested(
+                self._settings, self._context.history.checkpoint, answer.server, answer.slot
             )
             self._check_history(answer.server, answer.slot)
             self._published.take(publications, answer.published)
             server = answer.server
             origin = StreamOrigin(server.system_identifier, server.timeline, server.in_recovery)
-            self._context.streamed.begin(origin, answer.running)
+            self._context.history.streamed.begin(origin, answer.running)
             # A different server may answer this time; queries alongside the stream go to the same one.
-            self._context.patience.begin_session(answer.reached)
+            self._context.services.patience.begin_session(answer.reached)
         except BaseException:
             answer.connection.finish()
             raise
@@ -234,7 +236,7 @@ class SessionLoop:
         """Start streaming; the thread that does this also closes the session if it fails."""
         try:
             if make_failover:
-                self._context.failover_slot.make(connection, self._settings.slot, self._report)
+                self._context.history.failover_slot.make(connection, self._settings.slot, self._report)
             return ReplicationStream(
                 connection,
                 self._settings.slot,
@@ -275,23 +277,23 @@ class SessionLoop:
     def _check_history(self, server: ServerIdentity, state: SlotState) -> None:
         """Continue with ``server`` if it has all that was sent; see `SlotCheckpointStore.common_end`."""
         context = self._context
-        context.transactions.server = server
+        context.history.transactions.server = server
         # A synchronized slot lies before the fork: everything that this server has beyond the fork is read
         # from it. But a position in Kafka that lies after the fork would cause those changes to be skipped.
-        is_promoted = bool(state.synced) and context.checkpoint.is_promoted(server)
+        is_promoted = bool(state.synced) and context.history.checkpoint.is_promoted(server)
         accept = self._settings.accept_divergence or is_promoted
         accept = accept and not self._settings.exactly_once
-        common_end = context.checkpoint.common_end(server, accept=accept)
+        common_end = context.history.checkpoint.common_end(server, accept=accept)
         if common_end < ENDLESS:
             self._note_lacking(server, common_end)
-            context.recorder.go_back(common_end)
+            context.output.recorder.go_back(common_end)
             # Dropped rows are recognized by their LSN, which may belong to a different row on this server.
-            context.policy.forget()
+            context.output.policy.forget()
             self._report.transaction_log.go_back(common_end)
             # Later LSNs may never arrive here, and careful mode that lasted until then would not end.
             self._report.received_lsn = min(self._report.received_lsn, common_end)
             self._careful_until = min(self._careful_until, common_end)
-        note = context.checkpoint.take_over(server, state, common_end)
+        note = context.history.checkpoint.take_over(server, state, common_end)
         if note is not None:
             _log.warning("%s", note, extra=event("slot_differs"))
             hint = "topics keep rows that the server lacks; 'bwtui verify --database' shows them"
@@ -299,25 +301,28 @@ class SessionLoop:
 
     def _note_lacking(self, server: ServerIdentity, common_end: int) -> None:
         """Record the changes that topics have and ``server`` lacks, before anything is read from it."""
-        last, naming = self._context.checkpoint.last, self._context.orphaned_keys
+        last, naming = self._context.history.checkpoint.last, self._context.history.orphaned_keys
         if last is None or last.sent() <= common_end:
             return
-        self._context.coverage.mark_all(
+        self._context.history.coverage.mark_all(
             "may have rows in its topic that the new primary lacks", has_extra=True, since=common_end
         )
         # Without a known history there is no such range: it could be everything, or nothing.
         if naming is None or not common_end:
             return
-        service = self._context.destination.service.name
+        service = self._context.services.destination.service.name
         naming.note(
-            common_end, last.sent(), server.timeline, lambda call: self._context.patience.call(service, call)
+            common_end,
+            last.sent(),
+            server.timeline,
+            lambda call: self._context.services.patience.call(service, call),
         )
 
     def _recover(
         self, session: "StreamSession", acks: Acknowledgements, redrive: RestartFromConfirmed
     ) -> int:
         """Wait until nothing is in flight; return the LSN up to which to use careful mode."""
-        sink, recorder = self._context.sink, self._context.recorder
+        sink, recorder = self._context.output.sink, self._context.output.recorder
         self._report.detail = (
             f"re-reading the stream from {format_lsn(acks.confirmed)}: {redrive.failure.reason}"
         )
@@ -333,7 +338,7 @@ class SessionLoop:
             while acks.waits_for_ledger:
                 # Rows that are recorded late would be read, and sent, a second time.
                 recorder.settle()
-                check_stop(self._context.stop_requested)
+                check_stop(self._context.run.stop_requested)
                 sink.poll(0.01)
                 acks.advance()
                 self._report.take_deliveries(sink, acks)
@@ -350,7 +355,7 @@ class SessionLoop:
 
         In the meantime another relay may own the slot, and send newer rows.
         """
-        destination = self._context.destination
+        destination = self._context.services.destination
         destination.recall.hold_back()
         name = destination.service.name
         self._report.detail = f"waiting for {name} to acknowledge messages in flight: {error.message}"
@@ -363,19 +368,19 @@ class SessionLoop:
         Messages in flight may have arrived. A discarded message could still arrive, after newer rows of its
         key.
         """
-        report, context, sink = self._report, self._context, self._context.sink
+        report, context, sink = self._report, self._context, self._context.output.sink
         # With --exactly-once a commit waits for the recording's disk, and would wait forever for a disk
         # failure that nothing checks for.
         with report.clock.during("settling"):
             while not sink.flush(0.2):
-                context.transactions.settle(context.recorder)
-                check_stop(context.stop_requested)
+                context.history.transactions.settle(context.output.recorder)
+                check_stop(context.run.stop_requested)
                 report.take_deliveries(sink)
         report.in_flight = 0
 
     def _waiting(self, detail: str) -> None:
         self._report.detail = detail
-        check_stop(self._context.stop_requested)
+        check_stop(self._context.run.stop_requested)
 
 
 def _form_of(context: RelayContext) -> MetadataEncoder | None:
@@ -383,15 +388,15 @@ def _form_of(context: RelayContext) -> MetadataEncoder | None:
 
     Raises StopRequested, RefusedError, and the errors of a registry.
     """
-    settings = context.settings
+    settings = context.run.settings
     if not settings.transaction_topic:
         return None
     if settings.output_format != "avro":
         return MetadataEncoder()
-    register = context.destination.registry.register
+    register = context.services.destination.registry.register
     subjects = subject_names(settings.transaction_topic)
     key_id, value_id = (
-        context.patience.call("the schema registry", partial(register, subject, schema)).id
+        context.services.patience.call("the schema registry", partial(register, subject, schema)).id
         for subject, schema in zip(subjects, (KEY_SCHEMA, VALUE_SCHEMA), strict=True)
     )
     return MetadataEncoder(key_id, value_id)
@@ -419,23 +424,24 @@ class StreamSession:
         batch, to find the row that Kafka refuses.
         """
         self._context = context
+        self._settings, self._report = context.run.settings, context.run.report
         self._stream = stream
         self._acks = acks
         self._target = target_lsn
-        self._recorder = context.recorder
-        self._batch = OutgoingBatch(context.sink, acks, context.report, context.recorder)
+        self._recorder = context.output.recorder
+        self._batch = OutgoingBatch(context.output.sink, acks, context.run.report, context.output.recorder)
         self.transaction = self._batch.transaction
-        context.report.transaction_log.begin_session(self.transaction.so_far)
+        context.run.report.transaction_log.begin_session(self.transaction.so_far)
         self._boundaries = (
-            TransactionBoundaries(form, context.settings.transaction_topic, self._batch) if form else None
+            TransactionBoundaries(form, context.run.settings.transaction_topic, self._batch) if form else None
         )
         self.rows = RowHandler(context, self._batch, self._read_ahead, self._boundaries)
         #: Frames pass these in turn before they are handled; a filter that is over is removed.
         self.filters: list[FrameFilter] = []
         self._suspension = suspension
-        self._runs = BulkRows(self.rows, self._batch, context.samples, context.recorder)
+        self._runs = BulkRows(self.rows, self._batch, context.output.samples, context.output.recorder)
         self._backfill = backfill
-        self._streamed = context.streamed
+        self._streamed = context.history.streamed
         #: Everything that commits before this LSN was read.
         self._passed = 0
         self._confirmed = 0
@@ -444,7 +450,7 @@ class StreamSession:
         self._stop_requested_at = 0.0
         self._status_seconds = _STATUS_SECONDS
         #: The newest transaction that an earlier session sent, until this one has passed it.
-        self._to_come = context.checkpoint.commit_to_come(acks.confirmed)
+        self._to_come = context.history.checkpoint.commit_to_come(acks.confirmed)
         self._began_lsn = acks.confirmed
         self.careful_until = careful_until
         #: True if each batch ends with its transaction: the slot can then stop right before a refused row.
@@ -471,11 +477,11 @@ class StreamSession:
             self._status_seconds = min(_STATUS_SECONDS, self._stream.patience / 4)
         if self.careful_until:
             self._batch.bisector = BatchBisector(
-                self._context.sink, self._context.policy, self.while_settling
+                self._context.output.sink, self._context.output.policy, self.while_settling
             )
-            self._by_transaction = self._context.settings.on_error == "exit"
+            self._by_transaction = self._settings.on_error == "exit"
         # Requests for a reply in an earlier session need no answer any more.
-        self._context.report.heard_at = time.monotonic()
+        self._report.heard_at = time.monotonic()
         if self._backfill is not None:
             self._backfill.begin_session(self)
         try:
@@ -488,7 +494,7 @@ class StreamSession:
         self._finish()
 
     def _loop(self) -> None:
-        report = self._context.report
+        report = self._report
         while not self._is_at_end():
             if self._is_time_to_stop():
                 return
@@ -498,7 +504,11 @@ class StreamSession:
 
     def _is_at_end(self) -> bool:
         context = self._context
-        if self._target is None or self._acks.confirmed < self._target or context.report.state == "snapshot":
+        if (
+            self._target is None
+            or self._acks.confirmed < self._target
+            or context.run.report.state == "snapshot"
+        ):
             return False
         return self._backfill is None or not self._backfill.is_due
 
@@ -507,14 +517,14 @@ class StreamSession:
 
         A restart then has nothing to repeat.
         """
-        if not self._context.stop_requested():
+        if not self._context.run.stop_requested():
             return False
         self._stop_requested_at = self._stop_requested_at or time.monotonic()
         return not self.transaction.is_open or time.monotonic() > self._stop_requested_at + seconds
 
     def pulse(self, seconds: float) -> None:
         """Wait, confirm to the server and process deliveries meanwhile. Raises StopRequested and Redrive."""
-        self._context.sink.poll(seconds)
+        self._context.output.sink.poll(seconds)
         self._settle(idle=False)
         if self._is_time_to_stop(_STOP_WAITING_SECONDS):
             raise StopRequested
@@ -548,7 +558,7 @@ class StreamSession:
     def end(self) -> None:
         """Send the confirmed LSN to the server once more, and end the session. Raises ConnectionFailed."""
         self._confirm(time.monotonic())
-        with self._context.report.clock.during("ending"):
+        with self._report.clock.during("ending"):
             self._stream.end()
 
     def abandon(self) -> None:
@@ -560,20 +570,20 @@ class StreamSession:
         # The batch that was not handed over yet is not among the spans of `Acknowledgements`.
         self._batch.span.settle_sampled(0.0)
         # The part of the open transaction that was read is read again.
-        self._context.report.transaction_log.end_session()
+        self._report.transaction_log.end_session()
         # The next server may lack changes that were sent and never confirmed.
-        with self._context.report.clock.during("state"):
+        with self._report.clock.during("state"):
             sent = self._batch.sent_commit
-            self._context.checkpoint.remember_sent(sent.end, sent)
+            self._context.history.checkpoint.remember_sent(sent.end, sent)
 
     # -- one turn of the loop ------------------------------------------------------------------------------
 
     def _step(self) -> bool:
         """Read a batch, hand it over, and confirm; return whether there was anything to read."""
-        report = self._context.report
+        report = self._report
         clock = report.clock
         clock.turn_to("work")
-        self._context.samples.refill()
+        self._context.output.samples.refill()
         begun = time.monotonic()
         has_data = self._read()
         self._batch.gather(self._read, self._ends_at_commit)
@@ -599,12 +609,15 @@ class StreamSession:
                 self._stream.wait(0.005)
         # Delivery reports are processed here, and messages that had to wait for their turn are handed over.
         clock.turn_to("produce")
-        self._context.sink.poll(0)
+        self._context.output.sink.poll(0)
         clock.turn_to("work")
         self._settle(idle=not has_data)
-        while self._acks.bytes_in_flight > IN_FLIGHT_BYTES or self._context.sink.queued() > IN_FLIGHT_ROWS:
+        while (
+            self._acks.bytes_in_flight > IN_FLIGHT_BYTES
+            or self._context.output.sink.queued() > IN_FLIGHT_ROWS
+        ):
             clock.turn_to("room")
-            self._context.sink.poll(0.02)
+            self._context.output.sink.poll(0.02)
             self._settle(idle=False)
             if self._is_time_to_stop():
                 break
@@ -665,18 +678,18 @@ class StreamSession:
         self._check_session()
         # In careful mode everything except dead letters is settled here, and those belong to their batch.
         if self._batch.bisector is None:
-            failures = self._context.sink.take_failures()
+            failures = self._context.output.sink.take_failures()
             if failures and self._backfill is not None:
                 failures = self._backfill.claim_failures(failures)
-            failures = self._context.policy.undelivered(failures)
+            failures = self._context.output.policy.undelivered(failures)
             if failures:
                 raise RestartFromConfirmed(failures)
-        report, acks = self._context.report, self._acks
+        report, acks = self._report, self._acks
         self._recorder.settle(idle=idle and not acks.bytes_in_flight)
         acks.advance()
-        report.outage(self._context.destination.service.outage())
+        report.outage(self._context.services.destination.service.outage())
         report.confirmed_lsn = acks.confirmed
-        report.take_deliveries(self._context.sink, acks)
+        report.take_deliveries(self._context.output.sink, acks)
         now = report.settled_at
         pause = _CONFIRM_IDLE_SECONDS if idle and acks.is_idle else _CONFIRM_SECONDS
         moved = acks.confirmed > self._confirmed and now - self._confirmed_at >= pause
@@ -694,7 +707,7 @@ class StreamSession:
                 f"the relay was suspended for {seconds:.0f} s, and re-reads from the slot's position",
                 "if another relay has taken over the slot, stop one of the two",
             )
-        if self._context.coverage.is_stale(self._confirmed):
+        if self._context.history.coverage.is_stale(self._confirmed):
             raise ConnectionFailed(
                 "partitions were attached or detached: this session may send their rows under former names",
                 "no action needed: the relay reconnects and compares the tables",
@@ -708,7 +721,7 @@ class StreamSession:
 
     def _call(self) -> None:
         """Ask a silent server for a reply, once: a blocked walsender looks like an idle one."""
-        report, now = self._context.report, time.monotonic()
+        report, now = self._report, time.monotonic()
         if report.called_at <= report.heard_at <= now - _SILENT_SECONDS:
             self._stream.send_status(self._confirmed, answer=True)
             report.called_at = now
@@ -716,12 +729,12 @@ class StreamSession:
     def _confirm(self, now: float) -> None:
         """Store the LSN first, then send it: see `bwtui.relay.slot_checkpoint`."""
         if self._stream.warning:
-            raise changes_skipped(self._stream.warning, self._context.settings.drop_command)
+            raise changes_skipped(self._stream.warning, self._settings.drop_command)
         lsn = self._acks.confirmed
         if lsn > self._confirmed:
             changed, sent = bool(self.begun_lsn), self._batch.sent_commit
-            with self._context.report.clock.during("state"):
-                self._context.checkpoint.remember(lsn, changed=changed, sent_commit=sent)
+            with self._report.clock.during("state"):
+                self._context.history.checkpoint.remember(lsn, changed=changed, sent_commit=sent)
             self._confirmed = lsn
             self._confirmed_at = now
         self._status_sent_at = now
@@ -730,8 +743,8 @@ class StreamSession:
     def while_settling(self) -> None:
         """Keep the server informed while waiting for a batch. Raises StopRequested and ConnectionFailed."""
         self._check_session()
-        check_stop(self._context.stop_requested)
-        self._context.report.take_deliveries(self._context.sink, self._acks)
+        check_stop(self._context.run.stop_requested)
+        self._report.take_deliveries(self._context.output.sink, self._acks)
         self._send_due_status()
 
     def _finish(self) -> None:
@@ -739,13 +752,13 @@ class StreamSession:
         self._batch.bisector = None
         self._batch.flush()
         self._settle_all()
-        self._context.report.confirmed_lsn = self._acks.confirmed
+        self._report.confirmed_lsn = self._acks.confirmed
         self.end()
 
     def _settle_all(self) -> None:
         """Wait until messages in flight are delivered and recorded, within the time that a stop may take."""
-        sink, acks, report = self._context.sink, self._acks, self._context.report
-        is_away = self._context.destination.service.outage() is not None
+        sink, acks, report = self._context.output.sink, self._acks, self._report
+        is_away = self._context.services.destination.service.outage() is not None
         deadline = time.monotonic() + (_STOP_OUTAGE_SECONDS if is_away else _STOP_SECONDS)
         # Not `poll`: it would wait forever for messages that an ended producer holds back.
         with report.clock.during("settling"):
@@ -769,7 +782,7 @@ class StreamSession:
 
     def _on_keepalive(self, data: bytes) -> None:
         wal_end, reply_requested = parse_keepalive(data)
-        self._context.report.server_lsn = max(self._context.report.server_lsn, wal_end)
+        self._report.server_lsn = max(self._report.server_lsn, wal_end)
         if not self.transaction.is_open:
             if self._to_come is not NO_COMMIT and self._to_come.end <= wal_end:
                 self._lacks_commit()
@@ -799,10 +812,10 @@ class StreamSession:
         text = f"the server lacks a sent transaction, which committed at {at}: it may be an older copy"
         _log.warning("%s", text, extra=event("slot_differs"))
         hint = "no action needed: the relay compares all tables with their topics and sends what differs"
-        self._context.report.error("notice", RefusedError(text, hint))
+        self._report.error("notice", RefusedError(text, hint))
         reason = f"may have rows in its topic that are not in the table: {text}"
-        self._context.coverage.mark_all(reason, has_extra=True, since=self._began_lsn)
-        self._context.checkpoint.forget_commit()
+        self._context.history.coverage.mark_all(reason, has_extra=True, since=self._began_lsn)
+        self._context.history.checkpoint.forget_commit()
 
     def _on_commit(self, data: bytes) -> bool | None:
         transaction = self.transaction
@@ -812,7 +825,7 @@ class StreamSession:
         self._batch.commit(end_lsn)
         self._passed = end_lsn
         transaction.commit()
-        report = self._context.report
+        report = self._report
         report.transactions += 1
         report.received_lsn = end_lsn
         report.commit_time = transaction.timestamp / 1000

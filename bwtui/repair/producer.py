@@ -14,7 +14,13 @@ from bwtui.kafka.client import client_config
 from bwtui.model.delivery import DeliverySpan
 from bwtui.relay.ack import Acknowledgements
 from bwtui.relay.backfill.chunk_window import ChunkWindow
-from bwtui.relay.backfill.outgoing_chunk import OutgoingChunk, RowNumbers, refuse_unlike, spelling_of
+from bwtui.relay.backfill.outgoing_chunk import (
+    ChunkContext,
+    OutgoingChunk,
+    RowNumbers,
+    refuse_unlike,
+    spelling_of,
+)
 from bwtui.relay.backfill.store import Key
 from bwtui.relay.batch import OutgoingBatch
 from bwtui.relay.recorder import NullRecorder
@@ -57,9 +63,8 @@ class RowProducer:
 
     def __init__(self, settings: RelaySettings) -> None:
         """Prepare without any requests. Raises UsageError."""
-        self.settings = settings
+        self._settings = settings
         self.session = secrets.token_bytes(8)
-        self.recorder = NullRecorder()
         self._report = RunState()
         self._away_since = 0.0
         self._sink = KafkaSink(settings)
@@ -69,7 +74,8 @@ class RowProducer:
         self._patience = ServiceRetry(self._server, self._report, self._pulse)
         registry = _RegisteredSchemas(settings.schema_registry, settings.registry_config)
         self._registry = registry
-        self.router = Router(settings, self._service, registry, self._report, self._patience)
+        self._router = Router(settings, self._service, registry, self._report, self._patience)
+        self._chunks = ChunkContext(settings, self._router, NullRecorder(), self.session)
         self._acks = Acknowledgements()
         self._batch = OutgoingBatch(self._sink, self._acks, self._report)
         self._numbers = RowNumbers()
@@ -119,7 +125,9 @@ class RowProducer:
                 [*first.overtaken, *second_half.overtaken],
             )
         refusals = _FirstRefusal()
-        outgoing = OutgoingChunk(self, chunk, self._route(table, chunk), keys, refusals, self._numbers)
+        outgoing = OutgoingChunk(
+            self._chunks, chunk, self._route(table, chunk), keys, refusals, self._numbers
+        )
         window = ChunkWindow(table)
         outgoing.encode(window, float("inf"))
         # Immediately before sending: messages that arrive in between are found afterwards.
@@ -164,7 +172,7 @@ class RowProducer:
         """Return a session with the server that has the slot: a different one may lack what was sent."""
         if self._connection is not None and not self._connection.closed:
             return self._connection
-        settings = self.settings
+        settings = self._settings
         connection = self._connection = connect(settings.postgres)
         if slot_state(connection, settings.slot) is None:
             raise RefusedError(
@@ -181,7 +189,7 @@ class RowProducer:
         route = self._routes.get(table)
         if route is not None and route.relation == chunk.relation:
             return route
-        route = self.router.route(chunk.relation)
+        route = self._router.route(chunk.relation)
         if route is None:
             raise RefusedError(f"table {table} is excluded", "check --table and --exclude-table")
         if route.refusal is not None:

@@ -13,7 +13,6 @@ from bwtui.encode.registry import RegisteredSchema
 from bwtui.pgoutput.messages import UNCHANGED, Field
 from bwtui.relay.ack import Acknowledgements
 from bwtui.relay.batch_bisector import RestartFromConfirmed
-from bwtui.relay.context import RelayContext
 from bwtui.relay.policy import RowPolicy
 from bwtui.relay.routes.routing import Router
 from bwtui.relay.run_state import RunState
@@ -26,6 +25,7 @@ from bwtui.settings import RelaySettings
 from bwtui.sink.dead_letters import DeadLetterWriter
 from bwtui.source.raw_stream import ReplicationStream, StreamServer
 from tests.faults.doubles import MemorySink
+from tests.relay_context import relay_context
 from tests.scripted_relay import Catalog
 
 ITEMS, OTHERS = 16_384, 16_385
@@ -148,9 +148,11 @@ class Fed:
         toast = SimpleNamespace(
             fill=lambda route, update, ahead: self._wait_and_return(list(update.new)), values={}
         )
-        self._context = RelayContext(
+        self._context = relay_context(
             settings=chosen,
             report=self.report,
+            sink=sink,
+            service=sink.destination.service,
             destination=sink.destination,
             patience=patience,
             router=router,

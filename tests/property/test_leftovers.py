@@ -4,16 +4,15 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from types import SimpleNamespace
-from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bwtui.relay.recorder import NullRecorder
 from bwtui.relay.run_state import RunState
 from bwtui.relay.snapshot.initial_setup import Leftovers
 from bwtui.sink import topics
 from bwtui.sink.destination import KeyRecord, Offsets
+from tests.relay_context import relay_context
 
 CUT_OFF, OTHER = b"cut off", b"another's"
 records = st.lists(
@@ -36,9 +35,7 @@ def test_the_last_record_of_each_key_counts(
         yield from (before, since)[start[0]]
 
     destination = SimpleNamespace(readback=SimpleNamespace(keys=keys))
-    context: Any = SimpleNamespace(
-        destination=destination, report=RunState(), recorder=NullRecorder(), orphaned_keys=None, late=None
-    )
+    context = relay_context(destination=destination, report=RunState())
     earlier, late = (
         {key for key, is_left in last.items() if is_left}
         for last in (

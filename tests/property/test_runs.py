@@ -57,8 +57,8 @@ class Playing:
             patched.setattr(module, "BATCH_ROWS", rows)
         self.relay = relay = ScriptedRelay(folder, **settings)
         stack.callback(relay.close)
-        patched.setattr(relay.context.samples, "refill", lambda: None)
-        relay.context.samples.budget = budget
+        patched.setattr(relay.context.output.samples, "refill", lambda: None)
+        relay.context.output.samples.budget = budget
 
     def play(self, steps: Sequence[Any]) -> None:
         """Write the steps and relay them; a step can end the turn."""
@@ -102,7 +102,7 @@ class Playing:
             for name, one in relay.report.tables.items()
         }
         letters = [(error.kind, error.table, error.message) for error in relay.report.errors()]
-        sampled = [(one.operation, one.key, one.lsn) for one in relay.context.samples.after(0)]
+        sampled = [(one.operation, one.key, one.lsn) for one in relay.context.output.samples.after(0)]
         return [relay.sink.delivered, tables, letters, sampled, relay.report.rows_read]
 
 

@@ -3,7 +3,7 @@
 import struct
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import MISSING, asdict, fields
+from dataclasses import asdict
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +18,6 @@ from bwtui.pgoutput.messages import UNCHANGED, Binary, Column, Field, Relation
 from bwtui.relay import toast
 from bwtui.relay.ack import Acknowledgements
 from bwtui.relay.batch import OutgoingBatch
-from bwtui.relay.context import RelayContext
 from bwtui.relay.recorder import NullRecorder, Recorder
 from bwtui.relay.routes.route import TableRoute
 from bwtui.relay.row_handler import BulkRows, RowHandler
@@ -27,6 +26,7 @@ from bwtui.settings import RelaySettings
 from bwtui.sink.destination import TopicLimits
 from tests.compiled_twin import COMPILER, built
 from tests.property.test_compiled import tuple_data
+from tests.relay_context import relay_context
 
 pytestmark = pytest.mark.skipif(not COMPILER, reason="what is compiled can't be there without a compiler")
 
@@ -129,8 +129,6 @@ def relayed(
 
     taken: list[Any] = []
     samples.take = take
-    required = [part for part in fields(RelayContext) if part.default is part.default_factory is MISSING]
-    lacking: dict[str, Any] = dict.fromkeys(part.name for part in required)
     report = RunState()
     given: dict[str, Any] = {
         "settings": RelaySettings(headers=headers),
@@ -156,7 +154,7 @@ def relayed(
     recorder = given["recorder"]
     batch = OutgoingBatch(SimpleNamespace(), Acknowledgements(), report, recorder)
     left = deque(frames)
-    handled = RowHandler(RelayContext(**lacking | given), batch, lambda: left)
+    handled = RowHandler(relay_context(**given), batch, lambda: left)
     handled.routes[1] = route_of(Relation(1, "public", "t", "f", COLUMNS), with_room=False)
     arriving = (left.popleft() for _ in frames)
     for data in BulkRows(handled, batch, given["samples"], recorder).between(arriving):
@@ -260,8 +258,8 @@ def test_rows_that_lack_columns_are_those_that_python_finds(
         bound.__dict__["_twin"] = compiled_encoders.twin(*bound.records, package=package)
         route = TableRoute(relation, "t", key, TableCounters(), bound, TopicLimits(LIMIT, False))
         assert (route.lacking is None) == (package is None)
-        nothing: Any = SimpleNamespace(transaction=SimpleNamespace(xid=7))
-        handled = RowHandler(nothing, nothing, lambda: frames)
+        batch: Any = SimpleNamespace(transaction=SimpleNamespace(xid=7))
+        handled = RowHandler(relay_context(), batch, lambda: frames)
         return list(toast._lacking(route, missing, handled._rows_ahead(route, values, missing, most)))
 
     whole = found(None, most)

@@ -14,13 +14,12 @@ from bwtui.relay.backfill.chunk_snapshot import ChunkSnapshot
 from bwtui.relay.backfill.chunk_window import SentTransactions
 from bwtui.relay.backfill.store import BackfillStore
 from bwtui.relay.backfill.stream_hook import BackfillStream
-from bwtui.relay.context import RelayContext
-from bwtui.relay.exactly_once.position_store import KafkaTransactions
 from bwtui.relay.healing.coverage_ledger import Coverage
 from bwtui.relay.run_state import RunState
 from bwtui.settings import RelaySettings
 from bwtui.source.raw_stream import StreamServer
 from bwtui.source.snapshot import ChunkRequest, SessionEnded, TableNotPublished, TableWithoutKey
+from tests.relay_context import relay_context
 from tests.waiting import eventually
 
 
@@ -104,13 +103,12 @@ class Turns:
             "settings": settings,
             "report": self.report,
             "streamed": SentTransactions(),
-            "transactions": KafkaTransactions(),
         }
         said["coverage"] = self.coverage
         server = SimpleNamespace(server=StreamServer(""))
-        context = SimpleNamespace(**said, patience=server, policy=SimpleNamespace(shut=None))
+        context = relay_context(**said, patience=server, policy=SimpleNamespace(shut=None))
         self._batch: Any = SimpleNamespace(bisector=None, window=None, flush=lambda: None)
-        self._backfill = Backfill(cast(RelayContext, context), self.store, ("p",), self.first, bool)
+        self._backfill = Backfill(context, self.store, ("p",), self.first, bool)
         self._backfill.begin_session(cast(BackfillStream, SimpleNamespace(batch=self._batch)))
 
     def until(self, what: str, condition: Callable[[], object], *, truncates: str = "") -> None:

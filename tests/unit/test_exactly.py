@@ -18,7 +18,6 @@ from bwtui.model.position import Position, RecordedPosition
 from bwtui.relay.exactly_once.position_store import PositionStore
 from bwtui.relay.exactly_once.rejected_row_finder import RejectedRowFinder
 from bwtui.relay.exactly_once.transactional_stream import TransactionalStream
-from bwtui.relay.recorder import NullRecorder
 from bwtui.relay.run_state import RunState
 from bwtui.relay.session import SessionLoop
 from bwtui.relay.slot_checkpoint import SlotCheckpointStore
@@ -26,6 +25,7 @@ from bwtui.settings import RelaySettings
 from bwtui.sink.kafka import KafkaService, KafkaSink
 from bwtui.sink.transactions import PositionTopic, TransactionalSink, TransactionChecks
 from bwtui.source.raw_stream import ServerIdentity
+from tests.relay_context import relay_context
 from tests.waiting import eventually
 
 SETTINGS = RelaySettings(slot="bottledwater")
@@ -47,7 +47,7 @@ def begin(known: PositionStore, position: Position) -> None:
     once._sink, once._policy = SimpleNamespace(refused=[]), SimpleNamespace(is_sought=False)
     # The LSN that this process sent long ago does not show what Kafka has.
     memory = SimpleNamespace(last=SimpleNamespace(sent=lambda: 0x100), remember_sent=lambda lsn: None)
-    once._context, once._exactly = SimpleNamespace(checkpoint=memory, recorder=NullRecorder()), known
+    once._context, once._exactly = relay_context(checkpoint=memory), known
     once._inner = SimpleNamespace(begin_session=lambda stream: None)
     once._begin = lambda *, is_careful, is_new_pass: position
     once.begin_session(
@@ -93,7 +93,7 @@ def marked(
     once = cast(Any, object.__new__(TransactionalStream))
     once._exactly = known
     recorder = SimpleNamespace(recorded=lambda *, is_new_pass: recorded)
-    once._context = SimpleNamespace(recorder=recorder)
+    once._context = relay_context(recorder=recorder)
     current = SimpleNamespace(commit_lsn=commit_lsn, ordinal=ordinal, part=0, events={})
     position: Position = once._position(SimpleNamespace(transaction=current), 0x900, at_boundary=at_boundary)
     return Position.from_json(position.to_json())
@@ -421,7 +421,7 @@ def test_a_disk_that_fails_ends_the_waiting_for_what_is_in_flight() -> None:
     sink, recorder, is_enough = waiting_on_a_disk_that_fails()
     report, session = RunState(), cast(Any, object.__new__(SessionLoop))
     session._report = SimpleNamespace(clock=report.clock, take_deliveries=lambda sink: None)
-    session._context = SimpleNamespace(
+    session._context = relay_context(
         sink=sink, recorder=recorder, transactions=exactly(), stop_requested=is_enough
     )
     with pytest.raises(StateFailed):

@@ -17,9 +17,7 @@ from bwtui.model.lsn import format_lsn
 from bwtui.relay.backfill.store import BackfillStore
 from bwtui.relay.context import RelayContext
 from bwtui.relay.engine import RelayEngine
-from bwtui.relay.exactly_once.position_store import KafkaTransactions
 from bwtui.relay.healing import heal
-from bwtui.relay.healing.coverage_ledger import Coverage
 from bwtui.relay.healing.heal import HealComparison, Healing, HealStateStore
 from bwtui.relay.recorder import NullRecorder
 from bwtui.relay.run_state import RunState
@@ -31,6 +29,7 @@ from bwtui.source import slot as source_slot
 from bwtui.source.connection import Connection
 from bwtui.source.raw_stream import ServerIdentity
 from bwtui.source.slot import SlotState
+from tests.relay_context import relay_context
 from tests.waiting import eventually
 
 IDENTITY = ("7000000000000000001", "shop", "orders")
@@ -74,19 +73,16 @@ class World:
 
     def context(self, recorder: object = NullRecorder(), report: RunState | None = None) -> RelayContext:
         calls = BlockingCalls(lambda _: None)
-        context = SimpleNamespace(
+        context = relay_context(
             checkpoint=self.memory,
             settings=self.settings,
             report=report or RunState(),
             patience=SimpleNamespace(calls=calls),
             policy=SimpleNamespace(forget=lambda: None),
             recorder=recorder,
-            orphaned_keys=None,
-            coverage=Coverage(),
-            transactions=KafkaTransactions(),
-            wait=self.wait,
         )
-        return cast(RelayContext, context)
+        groups = {name: getattr(context, name) for name in ("run", "output", "services", "history")}
+        return cast(RelayContext, SimpleNamespace(**groups, wait=self.wait))
 
     def wait(self, seconds: float) -> None:
         """Wait a second, during which a different server becomes available."""

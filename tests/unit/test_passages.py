@@ -125,12 +125,12 @@ def test_a_session_that_ends_gives_up_what_it_had_not_handed_over(tmp_path: Path
     relay.insert(relation, [b"1"])
     relay.connect()
     assert relay._streaming is not None
-    relay.context.samples.refill()
+    relay.context.output.samples.refill()
     relay._streaming._read()
     (passage,) = relay._streaming._batch.span.sampled
-    assert not relay.context.samples.stages().changes[0].is_given_up
+    assert not relay.context.output.samples.stages().changes[0].is_given_up
     relay.close()
-    assert relay.context.samples.stages().changes[0].is_given_up
+    assert relay.context.output.samples.stages().changes[0].is_given_up
     assert (passage._span, passage.route) == (None, None), "both are let go"
 
 

@@ -16,7 +16,6 @@ from bwtui.errors import AuthenticationFailed, ConnectionFailed, RefusedError, S
 from bwtui.model.delivery import DeliverySpan
 from bwtui.pgoutput.messages import UNCHANGED, Column, Relation
 from bwtui.relay import toast as toast_values
-from bwtui.relay.context import RelayContext
 from bwtui.relay.policy import RowPolicy
 from bwtui.relay.recorder import NullRecorder
 from bwtui.relay.routes.route import TableRoute
@@ -32,6 +31,7 @@ from bwtui.sink.kafka import KafkaSink
 from bwtui.sink.topics import TopicAdmin
 from bwtui.source.raw_stream import StreamServer
 from tests.faults.doubles import RefuseTogether, Reject
+from tests.relay_context import relay_context
 from tests.scripted_relay import Catalog
 
 LETTERS = "letters"
@@ -151,7 +151,7 @@ def copying_to(sink: Reject, settings: RelaySettings, folder: Path) -> SnapshotC
     """Return a snapshot's copier that sends to a double."""
     report = RunState()
     policy = RowPolicy(settings, report, DeadLetterWriter(folder), sink)
-    context = SimpleNamespace(
+    context = relay_context(
         service=sink.destination.service,
         sink=sink,
         policy=policy,
@@ -160,7 +160,7 @@ def copying_to(sink: Reject, settings: RelaySettings, folder: Path) -> SnapshotC
         session=b"",
         recorder=NullRecorder(),
     )
-    return SnapshotCopier(cast(RelayContext, context), 0, 0, lambda: None)
+    return SnapshotCopier(context.run, context.output, 0, 0, lambda: None)
 
 
 def test_a_row_of_a_snapshot_that_failed_with_another_is_sent_all_alone(tmp_path: Path) -> None:

@@ -102,8 +102,8 @@ def opened(
     monkeypatch.setattr(one, "_prepare_session", lambda *_: start)
     monkeypatch.setattr(session_module, "check_readable", lambda *given: None)
     monkeypatch.setattr(session_module, "ReplicationStream", lambda connection, *given, **more: connection)
-    monkeypatch.setattr(relay.context.checkpoint, "check", lambda slot: None)
-    monkeypatch.setattr(relay.context.checkpoint, "start_lsn", lambda server, slot: 0)
+    monkeypatch.setattr(relay.context.history.checkpoint, "check", lambda slot: None)
+    monkeypatch.setattr(relay.context.history.checkpoint, "start_lsn", lambda server, slot: 0)
     monkeypatch.setattr(SessionLoop, "_check_history", lambda *given: None)
     monkeypatch.setattr(one, "_published", SimpleNamespace(take=lambda *given: None))
     return relay, one, session
@@ -132,7 +132,7 @@ def test_a_server_with_a_shorter_history_gives_up_what_waited_beyond_it(tmp_path
         memory = SimpleNamespace(
             common_end=lambda *given, end=end, **more: end, take_over=lambda *given: None, last=None
         )
-        relay.context.checkpoint = memory  # type: ignore[assignment]
+        relay.context.history.checkpoint = memory  # type: ignore[assignment]
         follower(relay)._check_history(server, slot)
         log.tick(time.monotonic())
         assert [one.xid for one in log.view(0, 2).transactions if one.is_given_up] == given_up
@@ -200,7 +200,7 @@ def test_that_a_slot_can_not_be_taken_along_is_told_once_and_not_tried_again(
     """This also holds if the server, or a proxy before it, closes the session; the next session streams."""
     tried: list[str] = []
     relay, one, session = opened(tmp_path, monkeypatch, failover=False)
-    relay.context.settings = one._settings = replace(one._settings, failover=True)
+    relay.context.run.settings = one._settings = replace(one._settings, failover=True)
     monkeypatch.setattr(promotion, "execute_raw", lambda *_: [("",)])
 
     def refuses(connection: Any, name: str) -> None:
@@ -248,7 +248,7 @@ def test_a_slot_that_was_there_is_left_as_it_is_unless_that_is_asked_for(
     made: list[str] = []
     relay, one, _ = opened(tmp_path, monkeypatch, failover=False)
     one._settings = replace(one._settings, postgres=f"host={hosts} dbname=shop", failover=failover)
-    memory = relay.context.checkpoint
+    memory = relay.context.history.checkpoint
     memory.remember(1_000)
     if not is_new:
         known: Any = SimpleNamespace(timeline=1, forks=(), in_recovery=False)
@@ -269,7 +269,7 @@ def test_a_new_slot_whose_first_session_breaks_is_made_one_by_the_next(
 ) -> None:
     made: list[str] = []
     relay, one, _ = opened(tmp_path, monkeypatch, failover=False)
-    memory = relay.context.checkpoint
+    memory = relay.context.history.checkpoint
     memory.remember(1_000)
     answers: list[Any] = [ServerError("the session ended", "57P01", ""), [("",)]]
 
@@ -344,8 +344,8 @@ def test_a_server_that_lacks_the_newest_sent_transaction_is_an_older_copy(
     tmp_path: Path, what: str, is_marked: bool
 ) -> None:
     relay, orders = ScriptedRelay(tmp_path, record=False), table(7, "orders", ("id", "text"))
-    relay.context.coverage = marks = Marks()
-    checkpoint = relay.context.checkpoint
+    relay.context.history.coverage = marks = Marks()
+    checkpoint = relay.context.history.checkpoint
     checkpoint.remember(1)
 
     def transaction(id: bytes) -> list[bytes]:
@@ -570,7 +570,7 @@ def test_nothing_that_comes_for_ever_keeps_a_turn_from_its_end(tmp_path: Path, w
     relay._streaming._step()
     assert relay.frames
     relay.play()
-    assert relay.context.report.messages == 0
+    assert relay.context.run.report.messages == 0
 
 
 def test_streaming_begins_without_the_words_of_the_snapshot(
@@ -638,7 +638,7 @@ def test_a_row_that_is_too_large_names_the_limit_that_refuses_it(limit: str, tmp
             hint = sink.take_failures()[0].hint
         assert hint.startswith("raise max.message.bytes of topic orders")
         return
-    batch = OutgoingBatch(relay.context.sink, Acknowledgements(0, None), relay.report)
+    batch = OutgoingBatch(relay.context.output.sink, Acknowledgements(0, None), relay.report)
     route = SimpleNamespace(max_message_bytes=700, topic="orders")
     with pytest.raises(RowTooLarge, match=r"800 bytes; message\.max\.bytes allows 700") as raised:
         batch.add(route, None, b"x" * 800, 0, None)  # type: ignore[arg-type]

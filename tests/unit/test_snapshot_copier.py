@@ -4,7 +4,7 @@ import itertools
 import random
 from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -23,6 +23,7 @@ from bwtui.settings import RelaySettings
 from bwtui.sink.destination import MessageTuple, TopicLimits
 from tests.compiled_twin import COMPILER, built
 from tests.faults.doubles import MemorySink
+from tests.relay_context import relay_context
 
 COLUMNS = (Column("id", 20, -1, True), Column("a", 25, -1, False), Column("n", 23, -1, False))
 RELATION = Relation(1, "public", "t", "d", COLUMNS)
@@ -54,7 +55,7 @@ class Wide(SnapshotCopier):
     """Has a second route, whose schema allows bytes that are not valid text."""
 
     def _with_room(self, route: TableRoute) -> TableRoute:
-        return route_of(self._context.report, any_bytes=True)
+        return route_of(self._run.report, any_bytes=True)
 
 
 def route_of(report: RunState, any_bytes: bool = False) -> TableRoute:
@@ -76,7 +77,7 @@ def copying(headers: bool) -> tuple[Wide, Any]:
         seen.sampled.append(list(sample[4]))
 
     seen.samples = SimpleNamespace(budget=3, refill=lambda: None, take=take)
-    context = SimpleNamespace(
+    context = relay_context(
         sink=sink,
         service=sink.destination.service,
         report=report,
@@ -87,7 +88,7 @@ def copying(headers: bool) -> tuple[Wide, Any]:
         samples=seen.samples,
         settings=RelaySettings(headers=headers),
     )
-    made = Wide(cast(Any, context), 77, 5, lambda: None)
+    made = Wide(context.run, context.output, 77, 5, lambda: None)
     made._route = route_of(report)
     return made, seen
 

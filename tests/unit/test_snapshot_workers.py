@@ -17,7 +17,6 @@ from bwtui.errors import ConnectionFailed, RowError
 from bwtui.model.delivery import DeliverySpan, Receipt
 from bwtui.pgoutput.messages import Column, Relation
 from bwtui.relay.metrics.transaction_log import TransactionLog
-from bwtui.relay.recorder import NullRecorder
 from bwtui.relay.routes.route import TableRoute
 from bwtui.relay.run_state import RunState
 from bwtui.relay.snapshot import worker_handle, worker_pool
@@ -25,7 +24,6 @@ from bwtui.relay.snapshot.worker import (
     EngineChannel,
     PieceCopier,
     ReadingPosition,
-    WorkerContext,
     WorkerRecorder,
 )
 from bwtui.relay.snapshot.worker_handle import LocalWorkerHandle
@@ -42,6 +40,7 @@ from bwtui.relay.snapshot.worker_protocol import (
 from bwtui.settings import RelaySettings
 from bwtui.sink.destination import Message
 from bwtui.source.snapshot import SnapshotTable, TableSize, page_conditions
+from tests.relay_context import relay_context
 from tests.waiting import eventually
 
 MIB = 1 << 20
@@ -319,9 +318,7 @@ def test_one_that_is_sent_again_waits_for_the_engine_too() -> None:
     sink = _StallingSink(line)
     report = SimpleNamespace(take_deliveries=lambda sink, acks: None, transaction_log=TransactionLog())
     policy = SimpleNamespace(undelivered=lambda failures: failures)
-    context = SimpleNamespace(
-        recorder=NullRecorder(), session=b"", report=report, sink=sink, policy=policy, stop_requested=bool
-    )
-    reading = PieceCopier(cast(WorkerContext, context), BEGIN, line, ReadingPosition())
+    context = relay_context(session=b"", report=report, sink=sink, policy=policy, stop_requested=bool)
+    reading = PieceCopier(context.run, context.output, BEGIN, line, ReadingPosition())
     assert reading._alone("t", Message(b"k", b"v", 0, None), None) == (None, None)
     assert sink.sent_after == 4

@@ -32,6 +32,7 @@ from bwtui.source.lag import LagSampler
 from bwtui.source.raw_stream import StreamServer
 from tests.faults.doubles import MemorySink
 from tests.faults.fed_stream import Fed, FedStream, insert, relation, transaction, truncate
+from tests.relay_context import relay_context
 
 NAMES = ServiceNames("PostgreSQL", "Kafka", "the registry", "the recording")
 
@@ -208,7 +209,7 @@ def test_a_state_folder_that_hangs_is_no_idle_relay(
     watched = watch(fed.report)
     session, _ = streaming(fed, Turns([relation(), *transaction(100, insert(1, "a"))]))
 
-    monkeypatch.setattr(fed._context.checkpoint, "remember", lambda *_, **__: watched.wait(8))
+    monkeypatch.setattr(fed._context.history.checkpoint, "remember", lambda *_, **__: watched.wait(8))
     session._step()
     session._step()
     assert watched.blamed == ["disk"]
@@ -224,7 +225,7 @@ def test_a_main_thread_that_stands_still_is_no_idle_relay(watch: Callable[[RunSt
 
 def copier(sink: MemorySink, report: RunState) -> SnapshotCopier:
     """Return a snapshot's copier over ``sink``."""
-    context = SimpleNamespace(
+    context = relay_context(
         sink=sink,
         service=sink.destination.service,
         report=report,
@@ -234,7 +235,7 @@ def copier(sink: MemorySink, report: RunState) -> SnapshotCopier:
         stop_requested=lambda: False,
         samples=SimpleNamespace(refill=lambda: None),
     )
-    return SnapshotCopier(cast(Any, context), 0, 0, lambda: None)
+    return SnapshotCopier(context.run, context.output, 0, 0, lambda: None)
 
 
 def test_the_end_of_a_snapshot_is_no_stall_while_rows_become_durable(
@@ -286,10 +287,8 @@ def test_reading_a_topic_back_is_no_stall_while_records_come(
                 yield KeyRecord(str(number).encode(), False, None)
 
     monkeypatch.setattr(sink, "keys", keys)
-    context = SimpleNamespace(
-        destination=sink.destination, report=report, recorder=NullRecorder(), orphaned_keys=None, late=None
-    )
-    leftovers = Leftovers(cast(Any, context), lambda seconds: None, lambda topic: {0: 1})
+    context = relay_context(destination=sink.destination, report=report)
+    leftovers = Leftovers(context, lambda seconds: None, lambda topic: {0: 1})
     route = SimpleNamespace(topic="t", relation=SimpleNamespace(qualified_name="public.t"))
     leftovers.remove(cast(Any, route), {0: 0}, {0: 20}, [], Message(b"", None, 0))
     assert watched.blamed == blamed

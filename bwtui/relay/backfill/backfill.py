@@ -28,6 +28,7 @@ from bwtui.relay.backfill.chunk_snapshot import ChunkSnapshot, with_advice
 from bwtui.relay.backfill.chunk_window import ChunkWindow, SentTransactions
 from bwtui.relay.backfill.outgoing_chunk import (
     BackfillRowPolicy,
+    ChunkContext,
     OutgoingChunk,
     RowNumbers,
     refuse_unlike,
@@ -99,9 +100,12 @@ class Backfill:
         self._store = store
         self._first = first
         self._publications = publications
-        self._share = context.settings.snapshot_share / 100
-        self._chosen = TableFilter(context.settings)
-        self._streamed = context.streamed
+        self._share = context.run.settings.snapshot_share / 100
+        self._chosen = TableFilter(context.run.settings)
+        self._streamed = context.history.streamed
+        self._chunks = ChunkContext(
+            context.run.settings, context.services.router, context.output.recorder, context.run.session
+        )
         self._numbers = RowNumbers()
         self._stream: BackfillStream | None = None
         self._task: BackfillTask | None = None
@@ -131,8 +135,8 @@ class Backfill:
         self._poll_at = self._oldest_checked_at = 0.0
         #: Why the request fails at the next turn: its topic accepted nothing.
         self._topic_error: BwtuiError | None = None
-        self._wal_nudge = WalNudge(context.patience.server)
-        self._refusals = BackfillRowPolicy(context.policy, context.settings.on_error)
+        self._wal_nudge = WalNudge(context.services.patience.server)
+        self._refusals = BackfillRowPolicy(context.output.policy, context.run.settings.on_error)
 
     # -- sessions ------------------------------------------------------------------------------------------
 
@@ -140,14 +144,14 @@ class Backfill:
         """Resume with a new session of the stream."""
         self._stream = stream
         self._is_first, self._route, self._session_ends = True, None, 0
-        if self._context.transactions.is_used:
-            self._store.take(self._context.transactions.chunks)
+        if self._context.history.transactions.is_used:
+            self._store.take(self._context.history.transactions.chunks)
             # Look up again where its list of keys continues.
             self._task = None
 
     def end_session(self) -> None:
         """Abandon the current chunk: changes that the next session reads again would follow its rows."""
-        transactions, outgoing = self._context.transactions, self._outgoing
+        transactions, outgoing = self._context.history.transactions, self._outgoing
         # Otherwise each session, and each start, would meet it again.
         shut = self._topic_error = self._refusals.shut if outgoing is not None else None
         if transactions.is_used and outgoing and (error := transactions.refusal(outgoing.spans) or shut):
@@ -223,7 +227,7 @@ class Backfill:
         except BackfillFailed as failed:
             self._fail(failed.error)
         except ServiceRefused as error:
-            if self._context.policy.shut is not None:
+            if self._context.output.policy.shut is not None:
                 # The error is about messages of the stream, raised while this code waited.
                 raise
             self._fail(error)
@@ -273,12 +277,12 @@ class Backfill:
         stream.batch.flush()
         self._window = stream.batch.window = ChunkWindow(task.request.table)
         self._reading = ChunkRead(
-            self._context.patience.server, chunk_request, self._streamed, is_first=self._is_first
+            self._context.services.patience.server, chunk_request, self._streamed, is_first=self._is_first
         )
 
     def _note_unsent(self) -> None:
         """Record in the coverage ledger whose rows were not sent, before `BackfillStore.note` forgets it."""
-        coverage = self._context.coverage
+        coverage = self._context.history.coverage
         for status in self._store.unnoted():
             if status.table == UNKNOWN:
                 coverage.mark_all(f"may lack {status.lacks}")
@@ -340,8 +344,10 @@ class Backfill:
                 self._wal_nudge.request(stream)
             return
         route = self._route_of(task, chunk)
-        self._refusals = BackfillRowPolicy(self._context.policy, self._context.settings.on_error, route.topic)
-        self._outgoing = OutgoingChunk(self._context, chunk, route, self._keys, self._refusals, self._numbers)
+        self._refusals = BackfillRowPolicy(
+            self._context.output.policy, self._context.run.settings.on_error, route.topic
+        )
+        self._outgoing = OutgoingChunk(self._chunks, chunk, route, self._keys, self._refusals, self._numbers)
         self._outgoing.is_first = task.request.reason == "first"
 
     def _route_of(self, task: BackfillTask, chunk: Chunk) -> TableRoute:
@@ -351,11 +357,11 @@ class Backfill:
         """
         if self._route is not None and self._route.relation == chunk.relation:
             return self._route
-        request, route = task.request, self._context.router.route(chunk.relation)
+        request, route = task.request, self._context.services.router.route(chunk.relation)
         if route is None:
             raise excluded_error(request.table)
         # In a first snapshot each row is dropped individually, as in the stream.
-        is_dropped = request.reason == "first" and self._context.settings.on_error == "log"
+        is_dropped = request.reason == "first" and self._context.run.settings.on_error == "log"
         if route.refusal is not None and not is_dropped:
             raise BackfillFailed(route.refusal)
         try:
@@ -403,16 +409,16 @@ class Backfill:
                 self._again("reading the chunk again: the table was altered")
                 return
             careful = None
-            if self._context.transactions.is_used:
+            if self._context.history.transactions.is_used:
                 # All of it goes into one Kafka transaction, together with the progress that marks it as done.
                 outgoing.put_all(stream.batch, window, self._position)
-                self._context.transactions.note_chunk(self._task_after_chunk())
+                self._context.history.transactions.note_chunk(self._task_after_chunk())
                 return
             if self._careful:
                 # Then every failure belongs to this chunk.
-                while self._context.sink.queued():
+                while self._context.output.sink.queued():
                     stream.pulse(0.05)
-                careful = BatchBisector(self._context.sink, self._refusals, stream.while_settling)
+                careful = BatchBisector(self._context.output.sink, self._refusals, stream.while_settling)
             outgoing.put(stream.batch, window, self._position, until, careful)
 
     def _finish(self) -> None:
@@ -480,7 +486,7 @@ class Backfill:
         if task.is_over:
             self._task = None
         if task.state == "done" and not (task.request.where or task.request.keys):
-            self._context.coverage.resume(task.request.table)
+            self._context.history.coverage.resume(task.request.table)
 
     def _fail(self, error: BwtuiError) -> None:
         task = self._task
@@ -492,7 +498,7 @@ class Backfill:
             error.hint or "",
             isinstance(error, TableNotPublished),
         )
-        self._context.report.error("backfill", error, task.request.table)
+        self._context.run.report.error("backfill", error, task.request.table)
         if task.request.reason != "first" and not task.is_gone:
             self._store.failed(task.request.table, error.message)
         self._end(task, "failed")

@@ -3,8 +3,8 @@
 import math
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import replace
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from bwtui.encode.avro import NoRoomError
 from bwtui.errors import BwtuiError, RefusedError, RowError, ServiceRefused
@@ -140,20 +140,14 @@ class RowNumbers:
             self.lsn, self.ordinal = lsn, 0
 
 
-class ChunkContext(Protocol):
-    """The context that `OutgoingChunk` needs."""
+@dataclass(frozen=True, slots=True)
+class ChunkContext:
+    """The part of a run that chunks need."""
 
-    @property
-    def settings(self) -> RelaySettings: ...
-
-    @property
-    def router(self) -> Router: ...
-
-    @property
-    def recorder(self) -> Recorder: ...
-
-    @property
-    def session(self) -> bytes: ...
+    settings: RelaySettings
+    router: Router
+    recorder: Recorder
+    session: bytes
 
 
 class OutgoingChunk:

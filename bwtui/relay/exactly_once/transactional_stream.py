@@ -62,7 +62,7 @@ class TransactionalStream:
     """A `StreamHook` that wraps another one, and the whole stream, in Kafka transactions."""
 
     def __init__(self, context: RelayContext, exactly: PositionStore, inner: StreamHook) -> None:
-        sink, policy = context.sink, context.policy
+        sink, policy = context.output.sink, context.output.policy
         assert isinstance(sink, TransactionalSink) and isinstance(policy, WholeTransactionPolicy)
         self._sink, self._policy = sink, policy
         self._context = context
@@ -73,7 +73,7 @@ class TransactionalStream:
         self._refused: Refused = {}
         self._is_careful = False
         self._checks = TransactionChecks(
-            exactly.is_fenced, partial(context.recorder.promise, soon=True), self._may_split
+            exactly.is_fenced, partial(context.output.recorder.promise, soon=True), self._may_split
         )
 
     @property
@@ -101,7 +101,7 @@ class TransactionalStream:
         self._policy.is_sought = False
         if is_careful:
             stream.batch.bisector = RejectedRowFinder(
-                self._sink, self._policy, stream.while_settling, self._refused, self._context.recorder
+                self._sink, self._policy, stream.while_settling, self._refused, self._context.output.recorder
             )
         else:
             session.leave_careful_mode()
@@ -109,17 +109,17 @@ class TransactionalStream:
         self._exactly.check_tables(position)
         self._exactly.check_history(position)
         # A different relay may have sent more changes since this one read the position.
-        self._context.checkpoint.remember_sent(position.lsn + 1)
+        self._context.history.checkpoint.remember_sent(position.lsn + 1)
         # A chunk that was sent but not committed is sent again.
         self._exactly.position, self._exactly.chunks = position, dict(position.chunks)
-        recorder = self._context.recorder
+        recorder = self._context.output.recorder
         recorder.begin_pass("stream", self._exactly.start_lsn, position)
         session.filters.append(DuplicateFilter(session.rows, session.transaction, position, recorder))
         self._inner.begin_session(stream)
 
     def _begin(self, *, is_careful: bool, is_new_pass: bool) -> Position:
         context = self._context
-        call = partial(context.patience.call, context.destination.service.name)
+        call = partial(context.services.patience.call, context.services.destination.service.name)
         recorded = self._recorded(is_new_pass=is_new_pass)
         producer, position = self._exactly.begin(call, one_by_one=is_careful, recorded=recorded)
         self._sink.begin(producer, self._checks, one_by_one=is_careful)
@@ -167,7 +167,7 @@ class TransactionalStream:
 
     def _recorded(self, *, is_new_pass: bool) -> RecordedPosition | None:
         """Return how far the current session is recorded, or with ``is_new_pass`` the session that begins."""
-        return self._context.recorder.recorded(is_new_pass=is_new_pass)
+        return self._context.output.recorder.recorded(is_new_pass=is_new_pass)
 
     def _end_care(self, stream: TransactionalSession) -> None:
         """Return to requests of many messages."""
@@ -257,7 +257,7 @@ def transactions_of(settings: RelaySettings, sink: Sink, session: bytes) -> Kafk
 
 def around(context: RelayContext, inner: StreamHook) -> StreamHook:
     """Return the stream hook for backfills, wrapped in Kafka transactions with --exactly-once."""
-    transactions = context.transactions
+    transactions = context.history.transactions
     if not isinstance(transactions, PositionStore):
         return inner
     return TransactionalStream(context, transactions, inner)
@@ -280,8 +280,8 @@ def begin(context: RelayContext, connection: Connection, findings: PreflightStat
     confirmed, and read_committed consumers see no row of that snapshot.
     """
     slot = findings.slot
-    if slot is None or not context.transactions.is_torn(slot):
+    if slot is None or not context.history.transactions.is_torn(slot):
         return findings
     execute(connection, "select pg_drop_replication_slot(%s)", slot.name)
-    context.checkpoint.forget()
+    context.history.checkpoint.forget()
     return dataclasses.replace(findings, slot=None)

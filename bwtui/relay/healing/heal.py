@@ -566,7 +566,7 @@ class Healing:
         self.close()
         while True:
             try:
-                publications = self._make(context.checkpoint, error, context.patience.calls)
+                publications = self._make(context.history.checkpoint, error, context.services.patience.calls)
                 break
             except ConnectionFailed as failure:
                 self._report.error("outage", failure, dependency="PostgreSQL")
@@ -581,7 +581,7 @@ class Healing:
             context.wait(_AGAIN_SECONDS)
             return ()
         # Dropped rows are identified by LSNs, which may belong to other rows in this history.
-        context.policy.forget()
+        context.output.policy.forget()
         self._report.transaction_log.go_back(0)
         self.begun(context)
         return publications
@@ -608,7 +608,7 @@ class Healing:
         # In an older copy's history, the LSNs received so far lie ahead. Careful mode up to there would not
         # end.
         self._report.confirmed_lsn = self._report.received_lsn = created_at
-        context.recorder.go_back(created_at, is_gap=True)
+        context.output.recorder.go_back(created_at, is_gap=True)
         self._due.record_slot(format_lsn(created_at))
 
     @property

@@ -72,9 +72,9 @@ class InitialSetup:
         self._topics = topics
         self._first = first
         self._joined = joined
-        self._settings = context.settings
-        self._report = context.report
-        self._context = context
+        self._settings = context.run.settings
+        self._report = context.run.report
+        self._context, self._run, self._output = context, context.run, context.output
         self._on_phase = on_phase
         #: The server process that holds the reservation.
         self._process = 0
@@ -95,7 +95,7 @@ class InitialSetup:
         if not publications:
             self._report.detail = "creating the publications"
             name = self._settings.publication_name
-            with interruptible(connection, self._context.stop_requested):
+            with interruptible(connection, self._run.stop_requested):
                 created = publications = publication.create(connection, name, findings.tables)
         try:
             if self._settings.skip_snapshot:
@@ -116,7 +116,7 @@ class InitialSetup:
         name = self._settings.slot
 
         def pause(seconds: float) -> None:
-            self._context.patience.calls.make(partial(time.sleep, seconds))
+            self._context.services.patience.calls.make(partial(time.sleep, seconds))
 
         wait_while(lambda: obstacle_to_make(connection, name), self._waiting, pause)
         self._process = connection.info.backend_pid
@@ -142,12 +142,12 @@ class InitialSetup:
             )
 
     def _skip(self, connection: Connection, publications: tuple[str, ...]) -> None:
-        memory = self._context.checkpoint
+        memory = self._context.history.checkpoint
         memory.forget()
         self._joined.forget()
         # Read this before creating the slot: later changes then show up as changes.
         facts = read_facts(connection, publications, self._settings)
-        self._context.coverage.begin(facts, 0, is_whole=False)
+        self._context.history.coverage.begin(facts, 0, is_whole=False)
         self._report.confirmed_lsn = slot.create_permanent(connection, self._settings.slot)
         memory.remember(self._report.confirmed_lsn)
 
@@ -159,16 +159,18 @@ class InitialSetup:
             for _ in range(_EXPORTS):
                 self._report.detail = "creating a temporary slot and its snapshot"
                 self._report.clock.turn_to("catalog")
-                with interruptible(connection, self._context.stop_requested):
+                with interruptible(connection, self._run.stop_requested):
                     published = publication.published_tables(connection, publications)
                     before = chosen_tables(connection, self._settings, published)
                 # This waits for every transaction that is open now.
                 self._report.clock.turn_to("slot")
-                temporary = self._context.patience.calls.make(self._export)
+                temporary = self._context.services.patience.calls.make(self._export)
                 self._report.clock.turn_to("catalog")
-                importer = import_snapshot(self._context.patience.server.connect(), temporary.snapshot)
+                importer = import_snapshot(
+                    self._context.services.patience.server.connect(), temporary.snapshot
+                )
                 try:
-                    with interruptible(importer, self._context.stop_requested):
+                    with interruptible(importer, self._run.stop_requested):
                         tables = self._tables(importer, connection, publications, before)
                         facts = read_facts(importer, publications, self._settings)
                     break
@@ -180,7 +182,7 @@ class InitialSetup:
                     "tables or publications kept changing while the snapshot was starting",
                     "start again once no statement alters the relay's tables and publications",
                 )
-            self._context.coverage.begin(facts, temporary.consistent_point)
+            self._context.history.coverage.begin(facts, temporary.consistent_point)
             self._copy(connection, temporary, importer, tables)
         except psycopg2.Error as error:
             reason = " ".join(str(error).split())
@@ -198,8 +200,8 @@ class InitialSetup:
         """Create the temporary slot; other queries go to the same server from now on."""
         connection = connect_raw(self._settings.postgres)
         # Do this first: the next statement in the session ends the export.
-        self._context.patience.server.follow(reached_server(connection, self._settings.postgres))
-        self._context.transactions.identify_server(connection)
+        self._context.services.patience.server.follow(reached_server(connection, self._settings.postgres))
+        self._context.history.transactions.identify_server(connection)
         return slot.create_temporary(connection)
 
     def _tables(
@@ -239,12 +241,12 @@ class InitialSetup:
         lsn = temporary.consistent_point
         copying = SnapshotRun(self._context, temporary, partial(self._check_reservation, connection))
         self._on_phase(copying, temporary.name)
-        transactions, beside = self._context.transactions, self._beside(tables)
-        transactions.begin_snapshot(self._context.patience.calls, lsn, self._context.recorder)
+        transactions, beside = self._context.history.transactions, self._beside(tables)
+        transactions.begin_snapshot(self._context.services.patience.calls, lsn, self._output.recorder)
         copying.run(importer, tables, beside)
         # Record changes of topics in the meantime before the slot exists.
-        self._context.patience.call(
-            self._context.service.name, partial(self._topics.look, with_beginnings=False)
+        self._context.services.patience.call(
+            self._output.service.name, partial(self._topics.look, with_beginnings=False)
         )
         with self._report.clock.during("state"):
             self._first.store_tasks(beside)
@@ -256,9 +258,9 @@ class InitialSetup:
         with self._report.clock.during("catalog"):
             slot.make_permanent(connection, temporary.name, self._settings.slot)
         # After the slot: a slot whose snapshot is not committed is dropped at the next start.
-        transactions.end_snapshot(copying.while_committing, lsn, self._context.recorder)
+        transactions.end_snapshot(copying.while_committing, lsn, self._output.recorder)
         with self._report.clock.during("state"):
-            self._context.checkpoint.remember(lsn, sent_lsn=lsn)
+            self._context.history.checkpoint.remember(lsn, sent_lsn=lsn)
         self._first.note_slot_created()
         self._report.confirmed_lsn = lsn
 
@@ -275,7 +277,7 @@ class InitialSetup:
         """Check that the reservation of the slot is still held: it ends with this session."""
         check_alive(
             connection,
-            self._context.stop_requested,
+            self._run.stop_requested,
             "the session that reserves the slot ended, so another relay may have started a snapshot",
             "no slot is left behind; stop the other relay, if there is one, and start this one again",
         )
@@ -298,13 +300,14 @@ class InitialSetup:
 class SnapshotRun(SnapshotCopier):
     """Takes a snapshot, and returns when every row of it is durable."""
 
-    _context: RelayContext
-
     def __init__(
         self, context: RelayContext, temporary: TemporarySlot, check_reservation: Callable[[], None]
     ) -> None:
         """``temporary`` has exported the snapshot; ``check_reservation`` is as in `SnapshotCopier`."""
-        super().__init__(context, temporary.consistent_point, temporary.time_ms, check_reservation)
+        super().__init__(
+            context.run, context.output, temporary.consistent_point, temporary.time_ms, check_reservation
+        )
+        self._context = context
         self._snapshot = temporary.snapshot
         self._pool: WorkerPool | None = None
 
@@ -318,15 +321,15 @@ class SnapshotRun(SnapshotCopier):
 
         Raises StopRequested, RowError, RefusedError (no right to read a table) or ConnectionFailed.
         """
-        self._context.recorder.begin_pass("snapshot", self._lsn)
+        self._output.recorder.begin_pass("snapshot", self._lsn)
         for table in tables:
-            counters = self._context.report.table(table.relation.qualified_name)
+            counters = self._run.report.table(table.relation.qualified_name)
             counters.snapshot_state = "pending"
             counters.snapshot_estimate = table.estimate
-        self._context.report.clock.turn_to("work")
+        self._run.report.clock.turn_to("work")
         routes = self._prepare(tables)
-        before = self._context.checkpoint.unfinished_marks()
-        sessions = self._context.checkpoint.unfinished_sessions()
+        before = self._context.history.checkpoint.unfinished_marks()
+        sessions = self._context.history.checkpoint.unfinished_sessions()
         self._routes = {route.topic: route for route in routes if route is not None}
         begun = self._remember_ends(list(self._routes.values()), before)
         chosen = [
@@ -335,8 +338,8 @@ class SnapshotRun(SnapshotCopier):
             if route is not None and table.relation.qualified_name not in beside
         ]
         self._copy_all(connection, chosen)
-        self._context.report.clock.turn_to("work")
-        self._context.report.detail = "waiting until every row of the snapshot is durable"
+        self._run.report.clock.turn_to("work")
+        self._run.report.detail = "waiting until every row of the snapshot is durable"
         self._batch.flush()
         self._wait_until_durable()
         self._remove_leftovers(before, begun, sessions)
@@ -346,14 +349,14 @@ class SnapshotRun(SnapshotCopier):
 
     def while_committing(self) -> None:
         """Keep the recording running while the snapshot is committed. Raises StopRequested, StateFailed."""
-        self._context.recorder.settle(idle=True)
-        check_stop(self._context.stop_requested)
+        self._output.recorder.settle(idle=True)
+        check_stop(self._run.stop_requested)
 
     # -- with several processes ------------------------------------------------------------------------------
 
     def _copy_all(self, connection: Connection, chosen: Sequence[tuple[SnapshotTable, TableRoute]]) -> None:
         # With --exactly-once the snapshot is one transaction of one producer.
-        crew = self._crew(connection) if chosen and not self._context.transactions.is_used else None
+        crew = self._crew(connection) if chosen and not self._context.history.transactions.is_used else None
         try:
             self._pool = self._pool_for(connection, chosen, crew)
             unread = self._pool.run() if self._pool is not None else []
@@ -384,7 +387,7 @@ class SnapshotRun(SnapshotCopier):
         """
         check_alive(
             connection,
-            self._context.stop_requested,
+            self._run.stop_requested,
             "the session that locks the tables ended, so a table that was rewritten in the "
             "meantime may have been read as empty",
             "start the relay again: it reads all tables from scratch",
@@ -392,16 +395,16 @@ class SnapshotRun(SnapshotCopier):
 
     def _crew(self, connection: Connection) -> "SparkWorkerPool | None":
         """Return the workers of a Spark cluster; None without --spark-master, or if Spark can't start."""
-        context, master = self._context, self._context.settings.spark_master
+        context, master = self._context, self._run.settings.spark_master
         if not master:
             return None
         from bwtui.relay.snapshot.spark_worker_pool import SparkWorkerPool, reachable
 
-        context.report.detail = f"starting Spark at {master}"
+        context.run.report.detail = f"starting Spark at {master}"
         # This takes seconds, in which nothing is at fault, and no row is waiting.
-        context.report.clock.turn_to("room")
+        context.run.report.clock.turn_to("room")
         crew = SparkWorkerPool(
-            context.report, {**context.settings.to_json(), "postgres": reachable(connection)}
+            context.run.report, {**context.run.settings.to_json(), "postgres": reachable(connection)}
         )
         try:
             crew.open(master, self.pulse)
@@ -410,7 +413,7 @@ class SnapshotRun(SnapshotCopier):
             reason = (
                 f"the Spark cluster can't take the snapshot, so the relay takes it itself: {error.message}"
             )
-            context.report.error("notice", type(error)(reason, error.hint))
+            context.run.report.error("notice", type(error)(reason, error.hint))
             return None
         except BaseException:
             crew.close()
@@ -431,24 +434,24 @@ class SnapshotRun(SnapshotCopier):
         With --exactly-once the snapshot is one transaction, and so always read by one process.
         """
         context = self._context
-        if context.transactions.is_used or not chosen:
+        if context.history.transactions.is_used or not chosen:
             return None
         table_sizes = sizes(connection, [table.relation.oid for table, _ in chosen])
-        count = workers_for(context.settings, cores(), table_sizes)
+        count = workers_for(context.run.settings, cores(), table_sizes)
         if crew is not None:
-            count = context.settings.snapshot_workers or crew.parallelism
+            count = context.run.settings.snapshot_workers or crew.parallelism
         tasks = tasks_for([table for table, _ in chosen], table_sizes, count, connection.server_version)
         count = min(count, len(tasks))
         if count < 2 and crew is None:
             return None
         begin = StartWorker(
-            replace(context.settings, postgres=complete(context.settings.postgres)).to_json(),
-            context.session,
+            replace(context.run.settings, postgres=complete(context.run.settings.postgres)).to_json(),
+            context.run.session,
             self._snapshot,
             self._lsn,
             self._timestamp,
             count,
-            context.recorder.is_recording,
+            context.output.recorder.is_recording,
         )
         start = crew.member if crew is not None else LocalWorkerHandle
         return WorkerPool(context, begin, tasks, [route for _, route in chosen], self.pulse, start)
@@ -461,12 +464,12 @@ class SnapshotRun(SnapshotCopier):
             self._pool.poll(is_ours=time.monotonic() < self._next_check)
 
     def _take_deliveries(self) -> None:
-        pool, report = self._pool, self._context.report
+        pool, report = self._pool, self._run.report
         if pool is None:
             super()._take_deliveries()
             return
-        sink, now = self._context.sink, time.monotonic()
-        report.outage(self._context.destination.service.outage() or pool.outage)
+        sink, now = self._output.sink, time.monotonic()
+        report.outage(self._context.services.destination.service.outage() or pool.outage)
         waits = [since for since in (self._acks.oldest_since, now - pool.waited) if since and since < now]
         report.oldest_since, report.ledger_since = min(waits, default=0.0), self._acks.ledger_since
         report.in_flight = sink.queued() + pool.queued
@@ -474,7 +477,7 @@ class SnapshotRun(SnapshotCopier):
 
     def _prepare(self, tables: Sequence[SnapshotTable]) -> list[TableRoute | None]:
         """Return the tables' routes; create topics and register schemas before the first row is sent."""
-        router, settings = self._context.router, self._context.settings
+        router, settings = self._context.services.router, self._run.settings
         routes = router.routes([table.relation for table in tables])
         for route in routes:
             if route is not None and route.refusal is not None and settings.on_error == "exit":
@@ -498,14 +501,14 @@ class SnapshotRun(SnapshotCopier):
                 "had messages in its topic before its snapshot, which may include rows that were "
                 "deleted since"
             )
-            context.coverage.mark_all(text, filled)
-        with context.report.clock.during("state"):
-            context.checkpoint.remember_snapshot(self._lsn, begun | before, context.session)
+            context.history.coverage.mark_all(text, filled)
+        with context.run.report.clock.during("state"):
+            context.history.checkpoint.remember_snapshot(self._lsn, begun | before, context.run.session)
         return begun
 
     def _end_offsets(self, topic: str) -> Offsets:
-        destination = self._context.destination
-        return self._context.patience.call(
+        destination = self._context.services.destination
+        return self._context.services.patience.call(
             destination.service.name, lambda: destination.readback.end_offsets(topic)
         )
 
@@ -518,13 +521,13 @@ class SnapshotRun(SnapshotCopier):
             route = self._routes[topic]
             if route.key_columns:
                 tombstone = Message(b"", None, self._timestamp, self._session_header)
-                self._context.recorder.begin_table(route.relation, self._lsn, self._timestamp)
+                self._output.recorder.begin_table(route.relation, self._lsn, self._timestamp)
                 leftovers.remove(route, before[topic], begun[topic], sessions, tombstone)
             elif before[topic] != begun[topic]:
                 route.counters.note("unkeyed: rows of an interrupted snapshot are in the topic twice")
 
     def _with_room(self, route: TableRoute) -> TableRoute:
-        wider = self._context.router.route(route.relation, with_room=True)
+        wider = self._context.services.router.route(route.relation, with_room=True)
         assert wider is not None
         return wider
 
@@ -554,10 +557,10 @@ class Leftovers:
 
         ``end_offsets`` is `TopicScanner.end_offsets`, but waits while the broker is unavailable.
         """
-        self._destination = context.destination
-        self._report = context.report
-        self._recorder = context.recorder
-        self._orphaned_keys, self._late = context.orphaned_keys, context.late
+        self._destination = context.services.destination
+        self._report = context.run.report
+        self._recorder = context.output.recorder
+        self._orphaned_keys, self._late = context.history.orphaned_keys, context.history.late
         self._pulse = pulse
         self._end_offsets = end_offsets
 

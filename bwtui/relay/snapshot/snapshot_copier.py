@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Protocol, cast
+from typing import cast
 
 import psycopg2
 
@@ -35,15 +35,12 @@ from bwtui.relay.batch import (
     RECORD_OVERHEAD,
     OutgoingBatch,
 )
-from bwtui.relay.policy import RowPolicy
-from bwtui.relay.recorder import Recorder
 from bwtui.relay.routes.route import TableRoute
-from bwtui.relay.run_state import RunState
-from bwtui.relay.samples import SampledCommit, Samples
+from bwtui.relay.run_context import RowOutput, RunContext
+from bwtui.relay.samples import SampledCommit
 from bwtui.relay.watch.activity_clock import Activity
-from bwtui.settings import RelaySettings
 from bwtui.sink.dead_letters import ENCODED, ChangeIdentity, DroppedRow
-from bwtui.sink.destination import DeliveryFailure, Message, Sink, SinkService
+from bwtui.sink.destination import DeliveryFailure, Message
 from bwtui.source.connection import Connection, execute
 from bwtui.source.snapshot import SnapshotTable, copy_refused, copy_rows
 
@@ -51,34 +48,13 @@ _OUTAGE_PAUSE_SECONDS = 1.0
 _CHECK_SECONDS = 1.0
 
 
-class CopyContext(Protocol):
-    """The part of a `RelayContext` that sending rows needs, and that a worker has, too."""
-
-    settings: RelaySettings
-    report: RunState
-    policy: RowPolicy
-    samples: Samples
-    session: bytes
-
-    @property
-    def stop_requested(self) -> Callable[[], bool]: ...
-
-    @property
-    def recorder(self) -> Recorder: ...
-
-    @property
-    def sink(self) -> Sink: ...
-
-    @property
-    def service(self) -> SinkService: ...
-
-
 class SnapshotCopier:
     """Sends the rows of a snapshot."""
 
     def __init__(
         self,
-        context: CopyContext,
+        run: RunContext,
+        output: RowOutput,
         consistent_point: int,
         time_ms: int,
         check_reservation: Callable[[], None],
@@ -89,15 +65,15 @@ class SnapshotCopier:
         ``check_reservation`` is called every second, and raises ConnectionFailed once a different relay may
         take a snapshot. ``share`` processes share the limits of bytes and rows in flight equally.
         """
-        self._context = context
+        self._run, self._output = run, output
         self._most_bytes = IN_FLIGHT_BYTES // share
         self._most_rows = IN_FLIGHT_ROWS // share
         self._check_reservation = check_reservation
         self._next_check = 0.0
         self._lsn = consistent_point
-        self._recorder = context.recorder
-        self._acks = Acknowledgements(0, context.recorder)
-        self._batch = OutgoingBatch(context.sink, self._acks, context.report, context.recorder)
+        self._recorder = output.recorder
+        self._acks = Acknowledgements(0, output.recorder)
+        self._batch = OutgoingBatch(output.sink, self._acks, run.report, output.recorder)
         self._timestamp = time_ms
         self._route: TableRoute | None = None
         #: The newest route into each topic.
@@ -105,43 +81,42 @@ class SnapshotCopier:
         self._ordinal = 0
         #: The activity to report while waiting for rows.
         self._reading: Activity = "copy"
-        self._session_header: Headers = [(SESSION, context.session)]
+        self._session_header: Headers = [(SESSION, run.session)]
         self._failures: deque[DeliveryFailure] = deque()
 
     def _wait_until_durable(self) -> None:
-        clock, acks = self._context.report.clock, self._acks
+        clock, acks = self._run.report.clock, self._acks
         with clock.during("settling"):
             # A dead letter is in the span that would come next.
             while not acks.is_idle or self._batch.span.pending:
-                for_disk = acks.waits_for_ledger and not self._context.sink.queued()
+                for_disk = acks.waits_for_ledger and not self._output.sink.queued()
                 clock.turn_to("ledger" if for_disk else "settling")
                 self.pulse(0.02)
 
     def pulse(self, seconds: float) -> None:
         """Wait, handle deliveries and failures, and raise StopRequested if a stop was requested."""
-        context = self._context
-        context.sink.poll(seconds)
-        self._failures += context.policy.undelivered(context.sink.take_failures())
+        self._output.sink.poll(seconds)
+        self._failures += self._output.policy.undelivered(self._output.sink.take_failures())
         if self._failures:
-            with context.report.clock.during("settling"):
+            with self._run.report.clock.during("settling"):
                 while self._failures:
                     self._try_again(self._failures.popleft())
         self._recorder.settle()
         self._acks.advance()
         self._take_deliveries()
-        check_stop(context.stop_requested)
+        check_stop(self._run.stop_requested)
         if time.monotonic() >= self._next_check:
             self._check_reservation()
             # Count from the answer, which may have taken some time.
             self._next_check = time.monotonic() + _CHECK_SECONDS
 
     def _take_deliveries(self) -> None:
-        report = self._context.report
-        report.outage(self._context.service.outage())
-        report.take_deliveries(self._context.sink, self._acks)
+        report = self._run.report
+        report.outage(self._output.service.outage())
+        report.take_deliveries(self._output.sink, self._acks)
 
     def _copy(self, connection: Connection, table: SnapshotTable, route: TableRoute) -> None:
-        report = self._context.report
+        report = self._run.report
         name = table.relation.qualified_name
         self._route = route
         self._ordinal = self._first_ordinal(name)
@@ -151,7 +126,7 @@ class SnapshotCopier:
         self._reading = "scan" if table.row_filter else "copy"
         report.clock.turn_to(self._reading)
         try:
-            with interruptible(connection, self._context.stop_requested):
+            with interruptible(connection, self._run.stop_requested):
                 take, end = gathering(self._rows)
                 copy_rows(connection, table, take)
                 end()
@@ -215,7 +190,7 @@ class SnapshotCopier:
         encoded = cast(list[Encoded], messages)
         if size is None:
             size = sum(len(key or b"") + len(value or b"") for key, value, _, _ in encoded)
-        if self._context.settings.headers:
+        if self._run.settings.headers:
             encoded = [
                 (key, value, time_ms, self._headers(number))
                 for number, (key, value, time_ms, _) in enumerate(encoded, self._ordinal + 1)
@@ -226,12 +201,12 @@ class SnapshotCopier:
             self._recorder.frames += lines
             self._batch.held += sum(map(len, lines))
         route.counters.snapshot_rows += len(lines)
-        for line in lines[: max(0, self._context.samples.budget)]:
+        for line in lines[: max(0, self._output.samples.budget)]:
             self._sample(route, unescape_copy_line(line))
 
     def _sample(self, route: TableRoute, fields: Sequence[Field] | None) -> None:
         commit = SampledCommit(self._lsn, 0, self._timestamp / 1000, 0)
-        self._context.samples.take("snapshot", route, None, None, fields, commit)
+        self._output.samples.take("snapshot", route, None, None, fields, commit)
 
     def _row(self, line: bytes) -> None:
         route = self._route
@@ -252,7 +227,7 @@ class SnapshotCopier:
             self._recorder.frames.append(line)
             batch.held += len(line)
         route.counters.snapshot_rows += 1
-        if self._context.samples.budget > 0:
+        if self._output.samples.budget > 0:
             self._sample(route, fields)
         if batch.is_full():
             self._flush()
@@ -267,7 +242,7 @@ class SnapshotCopier:
             self._refuse(wider, fields, error)
 
     def _refuse(self, route: TableRoute, fields: list[Field] | None, error: RowError) -> None:
-        self._context.policy.refuse(route, self._dropped(route, fields), error, self._batch.span)
+        self._output.policy.refuse(route, self._dropped(route, fields), error, self._batch.span)
         self._recorder.without(route, NoMessageReason.DROPPED)
 
     def _wider(self, route: TableRoute) -> TableRoute:
@@ -284,20 +259,20 @@ class SnapshotCopier:
         raise NotImplementedError
 
     def _flush(self) -> None:
-        self._context.samples.refill()
-        clock = self._context.report.clock
+        self._output.samples.refill()
+        clock = self._run.report.clock
         self._batch.flush()
         self.pulse(0)
-        sink = self._context.sink
+        sink = self._output.sink
         while self._acks.bytes_in_flight > self._most_bytes or sink.queued() > self._most_rows:
             clock.turn_to("room")
             self.pulse(0.02)
         clock.turn_to(self._reading)
 
     def _headers(self, ordinal: int) -> Headers:
-        if not self._context.settings.headers:
+        if not self._run.settings.headers:
             return self._session_header
-        return make_headers(self._lsn, ordinal, "snapshot", 0, self._context.session)
+        return make_headers(self._lsn, ordinal, "snapshot", 0, self._run.session)
 
     def _dropped(self, route: TableRoute, fields: list[Field] | None) -> DroppedRow:
         identity = ChangeIdentity(self._lsn, self._ordinal, 0)
@@ -318,7 +293,7 @@ class SnapshotCopier:
                 self._wait(failure)
             again, single = self._alone(failure.topic, failure.message, receipt)
             if again is None:
-                self._context.report.recovered(self._context.service.name)
+                self._run.report.recovered(self._output.service.name)
                 if receipt is not None and single is not None:
                     receipt.partitions[index] = single.partitions[0]
                     receipt.offsets[index] = single.offsets[0]
@@ -339,7 +314,7 @@ class SnapshotCopier:
         Nothing else is in flight then: messages that share a request with a rejected one fail with it. The
         second part of the result is the message's receipt, if the message is ``recorded``.
         """
-        sink, single = self._context.sink, DeliverySpan()
+        sink, single = self._output.sink, DeliverySpan()
         receipt = Receipt(recorded.batch, recorded.section, 1) if recorded is not None else None
         sent = False
         while not sent or single.pending:
@@ -347,11 +322,11 @@ class SnapshotCopier:
                 sink.send(topic, [message], single, receipt)
                 sent = True
             sink.poll(0.1)
-            self._context.report.take_deliveries(sink, self._acks)
-            check_stop(self._context.stop_requested)
+            self._run.report.take_deliveries(sink, self._acks)
+            check_stop(self._run.stop_requested)
             # Others may have failed meanwhile; they are handled later. A rejected dead letter is sent again,
             # shortened.
-            taken = self._context.policy.undelivered(sink.take_failures())
+            taken = self._output.policy.undelivered(sink.take_failures())
             self._failures += [failure for failure in taken if failure.span is not single]
             failed = next((failure for failure in taken if failure.span is single), None)
             if failed is not None:
@@ -363,11 +338,11 @@ class SnapshotCopier:
         return True
 
     def _wait(self, failure: DeliveryFailure) -> None:
-        report = self._context.report
-        report.detail = f"waiting for {self._context.service.name}: {failure.reason}"
+        report = self._run.report
+        report.detail = f"waiting for {self._output.service.name}: {failure.reason}"
         error = ConnectionFailed(failure.reason, failure.hint)
-        report.error("outage", error, dependency=self._context.service.name)
-        report.wait(self._context.sink, _OUTAGE_PAUSE_SECONDS, self._context.stop_requested)
+        report.error("outage", error, dependency=self._output.service.name)
+        report.wait(self._output.sink, _OUTAGE_PAUSE_SECONDS, self._run.stop_requested)
 
     def _drop(self, failure: DeliveryFailure) -> None:
         """Drop a message that Kafka rejects; its dead letter can only contain the encoded bytes."""
@@ -379,7 +354,7 @@ class SnapshotCopier:
         row = DroppedRow(
             route.relation.qualified_name, route.topic, "snapshot", identity, ENCODED, None, encoded
         )
-        self._context.policy.refuse(route, row, RowError(failure.reason, failure.hint), self._batch.span)
+        self._output.policy.refuse(route, row, RowError(failure.reason, failure.hint), self._batch.span)
 
 
 Give = Callable[[list[bytes], int], None]

@@ -34,6 +34,7 @@ from bwtui.relay.policy import RowPolicy
 from bwtui.relay.process.log import log_to_stderr
 from bwtui.relay.recorder import NullRecorder, Recorder
 from bwtui.relay.routes.route import TableRoute
+from bwtui.relay.run_context import RowOutput, RunContext
 from bwtui.relay.run_state import RunState, cpu_seconds, resident_bytes
 from bwtui.relay.samples import SampledCommit, Samples, cut_long
 from bwtui.relay.snapshot.snapshot_copier import SnapshotCopier
@@ -62,7 +63,7 @@ from bwtui.relay.snapshot.worker_protocol import (
 from bwtui.relay.watch.activity_clock import ActivityClock
 from bwtui.settings import RelaySettings
 from bwtui.sink.dead_letters import DeadLetterWriter
-from bwtui.sink.destination import Sink, SinkService, kind_of
+from bwtui.sink.destination import kind_of
 from bwtui.source.connection import Connection, connect, statement_failed
 from bwtui.source.snapshot import import_snapshot, lock_at_once
 
@@ -175,22 +176,6 @@ _LEASH_LOOK_SECONDS = 0.05
 
 
 @dataclass(slots=True)
-class WorkerContext:
-    """The part of a `bwtui.relay.context.RelayContext` that a worker has."""
-
-    settings: RelaySettings
-    report: RunState
-    sink: Sink
-    service: SinkService
-    policy: RowPolicy
-    samples: Samples
-    session: bytes
-    recorder: Recorder
-    #: The engine ends its workers, so they never stop on request.
-    stop_requested: Callable[[], bool] = bool
-
-
-@dataclass(slots=True)
 class ReadingPosition:
     """Where a worker reads: the number of its plan, and of the last row of the batch that is handed over."""
 
@@ -202,9 +187,14 @@ class PieceCopier(SnapshotCopier):
     """Sends the rows of one piece after another."""
 
     def __init__(
-        self, context: WorkerContext, begin: StartWorker, line: EngineChannel, position: ReadingPosition
+        self,
+        run: RunContext,
+        output: RowOutput,
+        begin: StartWorker,
+        line: EngineChannel,
+        position: ReadingPosition,
     ) -> None:
-        super().__init__(context, begin.lsn, begin.time_ms, lambda: None, begin.share)
+        super().__init__(run, output, begin.lsn, begin.time_ms, lambda: None, begin.share)
         self._line = line
         self._position = position
         self._plans: dict[int, TableRoute] = {}
@@ -215,7 +205,7 @@ class PieceCopier(SnapshotCopier):
     def take_plans(self, plans: Mapping[int, RouteDescription]) -> None:
         """Build routes from new plans."""
         for number, plan in plans.items():
-            self._plans[number] = plan.route(self._context.settings, self._context.report)
+            self._plans[number] = plan.route(self._run.settings, self._run.report)
 
     def read(self, connection: Connection, pieces: Sequence[Piece]) -> None:
         """Send all rows of ``pieces``, and return when every one of them is durable.
@@ -251,7 +241,7 @@ class PieceCopier(SnapshotCopier):
 
     def _flush(self) -> None:
         while not self._line.may_send:
-            self._context.report.clock.turn_to("room")
+            self._run.report.clock.turn_to("room")
             self.pulse(0.1)
         # If a batch ends while a row is handled, that row is the first one of the next batch.
         self._position.ordinal = self._ordinal - self._is_within_row
@@ -373,8 +363,9 @@ class Worker:
         sink.discard(in_order=False)
         recorder = WorkerRecorder(line, position, report.clock) if begin.is_recorded else NullRecorder()
         policy = RowPolicy(settings, report, RemoteDeadLetters(line, report), sink)
-        context = WorkerContext(settings, report, sink, service, policy, self._shown, begin.session, recorder)
-        self._reading = PieceCopier(context, begin, line, position)
+        run = RunContext(settings, report, begin.session)
+        output = RowOutput(sink, service, policy, self._shown, recorder)
+        self._reading = PieceCopier(run, output, begin, line, position)
 
     def run(self) -> None:
         """Read unit after unit; errors are sent to the engine, which ends this process."""

@@ -154,7 +154,7 @@ class EngineReplies:
         self._newest = {route.relation.oid: number for number, route in enumerate(self.routes)}
         #: The plan of each table whose schema can't have room: it refuses the rows that need it.
         self._without_room: dict[int, int] = {}
-        self._places = ReceiptOrder(context.recorder.take_settled)
+        self._places = ReceiptOrder(context.output.recorder.take_settled)
         #: The last number that a row of each table may have.
         self.numbered: dict[str, int] = {}
 
@@ -185,13 +185,13 @@ class EngineReplies:
             case ErrorReported():
                 self._report_error(message)
             case DependencyRecovered():
-                self._context.report.recovered(message.dependency)
+                self._context.run.report.recovered(message.dependency)
 
     # -- the recording ---------------------------------------------------------------------------------------
 
     def _write(self, member: WorkerHandle, rows: BatchToRecord) -> list[tuple[int, int, int]]:
         """Record a batch; the result is empty once nothing is recorded any more."""
-        recorder, route = self._context.recorder, self.routes[rows.plan]
+        recorder, route = self._context.output.recorder, self.routes[rows.plan]
         recorder.begin_table(route.relation, self._lsn, self._time_ms, rows.before)
         recorder.frames.extend(rows.frames)
         for frame, reason in rows.without:
@@ -235,7 +235,7 @@ class EngineReplies:
         return newest, RouteDescription.of(self.routes[newest])
 
     def _make_wider(self, relation: Relation) -> int:
-        wider = self._context.router.route(relation, with_room=True)
+        wider = self._context.services.router.route(relation, with_room=True)
         assert wider is not None
         self.routes.append(wider)
         number = len(self.routes) - 1
@@ -247,7 +247,7 @@ class EngineReplies:
         """Store a dead letter, unless it was stored when the range was read before."""
         letter, task = message.letter, member.task
         assert task is not None
-        counters = self._context.report.table(letter["table"])
+        counters = self._context.run.report.table(letter["table"])
         # All fields except the time and the row's number, which differ when the range is read again.
         content = {key: value for key, value in letter.items() if key not in ("time", "ordinal")}
         digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).digest()
@@ -257,10 +257,10 @@ class EngineReplies:
         task.stored_letters[digest] = count
         counters.errors += 1
         error = RowError(letter["error"], message.hint)
-        self._context.report.error("row", error, letter["table"])
+        self._context.run.report.error("row", error, letter["table"])
         try:
-            with self._context.report.clock.during("state"):
-                self._context.policy.keep(letter)
+            with self._context.run.report.clock.during("state"):
+                self._context.output.policy.keep(letter)
         except OSError as failure:
             raise file_failed(
                 f"the dead letter of a row of {letter['table']} can't be written", failure, RowError
@@ -269,8 +269,8 @@ class EngineReplies:
 
     def _report_error(self, message: ErrorReported) -> None:
         if message.kind == "row" and message.table is not None:
-            self._context.report.table(message.table).errors += 1
-        self._context.report.error(message.kind, message.fault.error, message.table, message.dependency)
+            self._context.run.report.table(message.table).errors += 1
+        self._context.run.report.error(message.kind, message.fault.error, message.table, message.dependency)
 
     def note_repeats(self, task: SnapshotTask) -> list[str]:
         """Note on unkeyed tables that some of their rows may be in the topic twice; return these tables."""
@@ -383,7 +383,7 @@ class WorkerPool:
         ``start`` starts a worker; it raises OSError.
         """
         self._context = context
-        self._report = context.report
+        self._report = context.run.report
         self._begin = begin
         self._pulse = pulse
         self._new_member = start
@@ -398,7 +398,7 @@ class WorkerPool:
         #: The worker of each unanswered heartbeat.
         self._unanswered: list[WorkerHandle] = []
         #: Dismissed workers not known to have ended: one on a different machine may still send.
-        self._reaper = WorkerReaper(context.report, pulse)
+        self._reaper = WorkerReaper(context.run.report, pulse)
         #: Number of unfinished tasks of each table.
         self._unfinished_tasks: dict[str, int] = {}
         for task in tasks:
@@ -642,8 +642,8 @@ class WorkerPool:
             self._answered_before += member.beat.answered if member.beat else 0
         is_busy = member.task is not None
         how = member.kill()
-        if is_busy and self._context.late is not None:
-            self._context.late.expect()
+        if is_busy and self._context.history.late is not None:
+            self._context.history.late.expect()
         if not member.has_ended:
             self._reaper.add(member)
         if member.beat is not None and not member.host:
@@ -661,7 +661,7 @@ class WorkerPool:
                 member.progress[name] = done
         # Each is a sample of the workers' activity, so the relay's time is divided as theirs is.
         self._report.clock.turn_to(self._activity(beat))
-        samples = self._context.samples
+        samples = self._context.output.samples
         samples.refill()
         for plan, fields, ordinal in beat.samples:
             if samples.budget > 0:
