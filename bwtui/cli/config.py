@@ -9,6 +9,7 @@ import click
 
 from bwtui import config as layers
 from bwtui.cli.inputs import relay_options
+from bwtui.cli.inputs.relay_options import json_option
 from bwtui.cli.output.table import columns
 from bwtui.config import ConfigFile, read_file
 from bwtui.console import say, say_json
@@ -36,7 +37,7 @@ def config() -> None:
 
 @config.command(epilog="\b\nExample:\n  bwtui config show --profile production")
 @relay_options.profile_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object: setting → value and origin.")
+@json_option("Print one JSON object: setting → value and origin.")
 def show(profile: str | None, as_json: bool) -> None:
     """Show each setting, its value and its origin; secrets are masked."""
     merged = layers.load(profile=profile)

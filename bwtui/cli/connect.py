@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bwtui.cli.inputs import relay_options
+from bwtui.cli.inputs.relay_options import json_option
 from bwtui.console import say, say_json
 from bwtui.crash import crash
 from bwtui.errors import BwtuiError, ConnectionFailed, Interrupted, UsageError, mutually_exclusive
@@ -56,9 +57,7 @@ def _show_config_help(ctx: click.Context, parameter: click.Parameter, value: boo
 @click.command(epilog=_EPILOG)
 @relay_options.takes(*relay_options.ALL, "readonly")
 @click.option("--headless", is_flag=True, help="Run the relay in this process, without screens.")
-@click.option(
-    "--json", "as_json", is_flag=True, help="With --headless, write one status object per second to stdout."
-)
+@json_option("With --headless, write one status object per second to stdout.")
 @click.option("--detach", is_flag=True, help="Start the relay in the background and print its name.")
 @click.option(
     "--config-help",

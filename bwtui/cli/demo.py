@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bwtui.cli.inputs.relay_options import NumberType
+from bwtui.cli.inputs.relay_options import NumberType, json_option
 from bwtui.console import say, say_json, terminal
 from bwtui.errors import BwtuiError, Indeterminate, Interrupted, UsageError
 from bwtui.terminal import need_screens
@@ -79,7 +79,7 @@ Examples:
     help="Audit tables and recording at the end with 'bwtui verify'.  [default: with --headless]",
 )
 @click.option("--sabotage", is_flag=True, help="With --headless: plant faults, which the audit must find.")
-@click.option("--json", "as_json", is_flag=True, help="Print the verdict as one JSON object.")
+@json_option("Print the verdict as one JSON object.")
 def demo(
     headless: bool,
     seconds: float | None,

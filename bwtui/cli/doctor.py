@@ -11,7 +11,7 @@ import click
 
 from bwtui.cli.connect import relay_settings
 from bwtui.cli.inputs.audit_sources import refuse_replaced, without_variables
-from bwtui.cli.inputs.relay_options import ALL, relay_option, status_of, takes, typed_options
+from bwtui.cli.inputs.relay_options import ALL, json_option, relay_option, status_of, takes, typed_options
 from bwtui.console import say, say_json
 from bwtui.crash import crash
 from bwtui.errors import BwtuiError, RefusedError
@@ -67,7 +67,7 @@ class PrerequisiteResult:
 @click.command(epilog=_EPILOG)
 @takes(*ALL)
 @relay_option("Take every setting from the running relay NAME, whose own slot is expected to be in use.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object with all results.")
+@json_option("Print one JSON object with all results.")
 def doctor(relay: str | None, as_json: bool, **options: Any) -> None:
     """Check the prerequisites of a relay, and suggest a fix for each that fails."""
     if relay is None:

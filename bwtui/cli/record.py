@@ -7,6 +7,7 @@ import click
 
 from bwtui.cli.connect import run_headless
 from bwtui.cli.inputs import relay_options
+from bwtui.cli.inputs.relay_options import json_option
 from bwtui.errors import Interrupted, UsageError
 
 _EPILOG = """\b
@@ -47,7 +48,7 @@ recording's own; 'bwtui replay' registers the schemas and inserts the registry's
     # Accepted only to be rejected with an explanation.
     hidden=("on-record-error",),
 )
-@click.option("--json", "as_json", is_flag=True, help="Write one status object per second to stdout.")
+@json_option("Write one status object per second to stdout.")
 def record(output: str | None, as_json: bool, **options: Any) -> None:
     """Record a database's changes into files.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bwtui.cli.inputs import relay_options
-from bwtui.cli.inputs.relay_options import relay_option
+from bwtui.cli.inputs.relay_options import dry_run_option, json_option, relay_option
 from bwtui.cli.output.progress import progress_json_option, view_of
 from bwtui.console import say, say_json
 from bwtui.errors import mutually_exclusive
@@ -51,10 +51,10 @@ current state of each row when it sends it. Exit codes: 0 clean, 1 differences r
     is_flag=True,
     help="Send without a relay, if a relay on a different machine writes the topics; -s is its slot.",
 )
-@click.option("--dry-run", is_flag=True, help="Only show what would be sent.")
+@dry_run_option("Only show what would be sent.")
 @click.option("-y", "--yes", is_flag=True, help="Send without asking for confirmation.")
 @click.option("--show-values", is_flag=True, help="Show keys of rows, which are masked by default.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as a JSON object.")
+@json_option("Print the result as a JSON object.")
 @click.option("--lost-slot", is_flag=True, hidden=True, help="For a relay whose slot was lost.")
 @progress_json_option
 def repair(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bwtui.cli.inputs.relay_options import NumberType, load, takes
+from bwtui.cli.inputs.relay_options import NumberType, dry_run_option, json_option, load, takes
 from bwtui.cli.inputs.selection import selection_options
 from bwtui.cli.output.progress import progress_json_option, view_of
 from bwtui.console import say, say_json
@@ -64,12 +64,12 @@ possible duplicates, 4 no connection, 6 the recording is damaged or unfinished, 
     type=click.Path(path_type=Path),
     help="Only messages that 'bwtui verify --json' reported missing; their order can't be restored.",
 )
-@click.option("--dry-run", is_flag=True, help="Only show what would be sent.")
+@dry_run_option("Only show what would be sent.")
 @click.option("--restart", is_flag=True, help="Start from scratch, and ignore what an earlier run has sent.")
 @click.option(
     "-y", "--yes", is_flag=True, help="Write without asking, even if the topics already contain messages."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the result as a JSON object.")
+@json_option("Print the result as a JSON object.")
 @progress_json_option
 @click.option(
     "--spark-master",

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from bwtui.cli.inputs.relay_options import json_option
 from bwtui.console import say, say_json, say_verbatim, terminal
 from bwtui.errors import ConnectionFailed
 from bwtui.packages.lockfile import MAJORS
@@ -39,7 +40,7 @@ def sandbox() -> None:
     show_default=True,
     help="Number of Kafka brokers; with three, topics have three replicas, and two of them must be in sync.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option("Print one JSON object.")
 def up(major: str, brokers: str, as_json: bool) -> None:
     """Start all services and wait until they are ready. Running services are not restarted."""
     box = Sandbox(postgres_major=int(major), brokers=int(brokers))
@@ -49,7 +50,7 @@ def up(major: str, brokers: str, as_json: bool) -> None:
 
 
 @sandbox.command()
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option("Print one JSON object.")
 def status(as_json: bool) -> None:
     """Show whether each service is ready; exit code 4 unless all are."""
     box = Sandbox()

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from bwtui.cli.inputs.relay_options import ALL, relay_option, takes
+from bwtui.cli.inputs.relay_options import ALL, json_option, relay_option, takes
 from bwtui.cli.output.table import columns
 from bwtui.console import say, say_json
 from bwtui.errors import DifferencesFound, UsageError
@@ -48,7 +48,7 @@ def schema() -> None:
     help="Check the tables as they would be after this script; - reads stdin.",
 )
 @relay_option("Take every setting from the running relay NAME.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object with all tables.")
+@json_option("Print one JSON object with all tables.")
 def check(ddl: TextIO | None, relay: str | None, as_json: bool, **options: Any) -> None:
     """Check each table's key and value against the registry. Nothing is registered or changed."""
     from bwtui.cli.connect import relay_settings

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bwtui.cli.inputs import relay_options
+from bwtui.cli.inputs.relay_options import json_option
 from bwtui.cli.output.table import columns, size
 from bwtui.console import ask, say, say_json
 from bwtui.errors import RefusedError, UsageError
@@ -34,7 +35,7 @@ def slots() -> None:
 
 @slots.command("list", epilog="\b\nExample:\n  bwtui slots list -d service=shop --json")
 @relay_options.takes("postgres")
-@click.option("--json", "as_json", is_flag=True, help="Print a list of JSON objects.")
+@json_option("Print a list of JSON objects.")
 def list_slots(as_json: bool, **options: Any) -> None:
     """List all slots with plugin, reader, retained WAL and confirmed LSN."""
     with _connected(options) as connection:
@@ -67,7 +68,7 @@ def _row(slot: dict[str, Any]) -> tuple[str, ...]:
 @click.argument("name")
 @relay_options.takes("postgres")
 @click.option("--yes", is_flag=True, help="Drop the slot without asking for its name.")
-@click.option("--json", "as_json", is_flag=True, help="Print the dropped slot as a JSON object.")
+@json_option("Print the dropped slot as a JSON object.")
 def drop(name: str, yes: bool, as_json: bool, **options: Any) -> None:
     """Drop the slot NAME. Changes that it has not confirmed can never be read again.
 

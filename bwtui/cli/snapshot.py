@@ -5,7 +5,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bwtui.cli.inputs.relay_options import only_relay, relay_option, running_or_stopped, status_of
+from bwtui.cli.inputs.relay_options import (
+    json_option,
+    only_relay,
+    relay_option,
+    running_or_stopped,
+    status_of,
+    wait_option,
+)
 from bwtui.console import say, say_json
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, UsageError, mutually_exclusive
 from bwtui.options import nearest
@@ -52,12 +59,12 @@ cancelled · 4 no relay runs, or it ended meanwhile (it continues after its next
     is_flag=True,
     help="Allow tables without a key, whose rows are then in the topic twice.",
 )
-@click.option("--wait/--no-wait", default=True, help="Wait until all rows are sent (default).")
+@wait_option
 @click.option("--status", "shows", is_flag=True, help="List current and recent requests.")
 @click.option("--pause", metavar="ID", help="Pause request ID until --resume.")
 @click.option("--resume", metavar="ID", help="Continue paused request ID.")
 @click.option("--cancel", metavar="ID", help="Cancel request ID; rows already sent stay in the topic.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per request.")
+@json_option("Print one JSON object per request.")
 def snapshot(
     tables: tuple[str, ...],
     where: str | None,

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bwtui.cli.inputs.relay_options import all_running, name_argument, status_of
+from bwtui.cli.inputs.relay_options import all_running, json_option, name_argument, status_of
 from bwtui.cli.output.table import as_table, columns, size
 from bwtui.console import say, say_json
 from bwtui.errors import ConnectionFailed
@@ -28,7 +28,7 @@ prints the last status of its last run, if there is one), or a relay does not an
 
 @click.command(epilog=_EPILOG)
 @name_argument
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON status object per relay.")
+@json_option("Print one JSON status object per relay.")
 def status(name: str | None, as_json: bool) -> None:
     """Show the state of relay NAME, or of all running relays."""
     silent: list[str] = []

@@ -18,7 +18,7 @@ from bwtui.cli.inputs.audit_sources import (
     unwritable,
     without_variables,
 )
-from bwtui.cli.inputs.relay_options import NumberType, relay_option
+from bwtui.cli.inputs.relay_options import NumberType, json_option, relay_option
 from bwtui.cli.output.progress import ProgressView, progress_json_option, silence_reported, view_of
 from bwtui.console import say_json
 from bwtui.errors import BwtuiError, UsageError
@@ -75,7 +75,7 @@ docs/audit.md defines every class. Exit codes: 0 clean, 1 anomalies, 2 an error,
     show_default=True,
     help="Maximum findings listed per class.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
+@json_option("Print the report as one JSON object.")
 @click.option(
     "--html", metavar="FILE", type=click.Path(path_type=Path), help="Write the report as one HTML page."
 )

@@ -4,7 +4,8 @@ from typing import Any
 
 import click
 
-from bwtui.cli.inputs.selected_letters import check_choice, letter_options, opened
+from bwtui.cli.inputs.relay_options import dry_run_option, json_option
+from bwtui.cli.inputs.selected_letters import check_choice, choice_options, opened
 from bwtui.console import say, say_json
 from bwtui.model.number_format import plural
 
@@ -19,12 +20,10 @@ Exit codes: 0 success · 2 usage or error · 4 no relay found
 
 
 @click.command(epilog=_EPILOG)
-@click.argument("ids", nargs=-1, metavar="[ID]...")
-@letter_options
-@click.option("--all", "takes_all", is_flag=True, help="Select all open dead letters.")
+@choice_options
 @click.option("--note", metavar="TEXT", default="", help="Reason, stored for later readers.")
-@click.option("--dry-run", is_flag=True, help="Only show which dead letters would be set aside.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per dead letter.")
+@dry_run_option("Only show which dead letters would be set aside.")
+@json_option("Print one JSON object per dead letter.")
 def drop(
     ids: tuple[str, ...],
     takes_all: bool,

@@ -4,6 +4,7 @@ from typing import Any
 
 import click
 
+from bwtui.cli.inputs.relay_options import json_option
 from bwtui.cli.inputs.selected_letters import letter_options, opened
 from bwtui.console import say, say_json
 from bwtui.model.number_format import plural
@@ -29,7 +30,7 @@ _OPEN = (
 @click.command("list", epilog=_EPILOG)
 @letter_options
 @click.option("--all", "shows_all", is_flag=True, help="Include dead letters that need no action.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per dead letter.")
+@json_option("Print one JSON object per dead letter.")
 def list(shows_all: bool, as_json: bool, show_values: bool, **options: Any) -> None:
     """List the dead letters of a relay, oldest first, with id, key and reason.
 

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bwtui.cli.inputs.selected_letters import check_choice, letter_options, opened
+from bwtui.cli.inputs.relay_options import dry_run_option, json_option, wait_option
+from bwtui.cli.inputs.selected_letters import check_choice, choice_options, opened
 from bwtui.console import say, say_json
 from bwtui.errors import BwtuiError, ConnectionFailed, Interrupted, RefusedError
 from bwtui.model.number_format import plural
@@ -33,12 +34,10 @@ waits for its next start · 130 interrupted (the relay continues)
 
 
 @click.command(epilog=_EPILOG)
-@click.argument("ids", nargs=-1, metavar="[ID]...")
-@letter_options
-@click.option("--all", "takes_all", is_flag=True, help="Select all open dead letters.")
-@click.option("--wait/--no-wait", default=True, help="Wait until all rows are sent (default).")
-@click.option("--dry-run", is_flag=True, help="Only show what would be requested from the relay.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as a JSON object.")
+@choice_options
+@wait_option
+@dry_run_option("Only show what would be requested from the relay.")
+@json_option("Print the result as a JSON object.")
 def retry(
     ids: tuple[str, ...],
     takes_all: bool,

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bwtui.cli.inputs.relay_options import json_option
 from bwtui.cli.inputs.selected_letters import letter_options, opened
 from bwtui.console import say, say_json
 from bwtui.errors import ConnectionFailed, UsageError
@@ -32,7 +33,7 @@ _WORDS = {
 @click.command(epilog=_EPILOG)
 @click.argument("ids", nargs=-1, metavar="ID...")
 @letter_options
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per dead letter.")
+@json_option("Print one JSON object per dead letter.")
 def show(ids: tuple[str, ...], as_json: bool, show_values: bool, **options: Any) -> None:
     """Show dead letters in full: reason, position, columns, place in the topic, and the actions taken."""
     if not ids:

@@ -22,8 +22,6 @@ from bwtui.options import BY_NAME, OfProperty, nearest, split_advice
 from bwtui.settings import OPTIONS, Option, RelaySettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from bwtui.model.status import Status
     from bwtui.relay.process.outcome import RunOutcome
 
@@ -231,9 +229,24 @@ def _check(ctx: click.Context, parameter: click.Parameter, value: str | None) ->
     return value
 
 
-def relay_option(help: str) -> "Callable[[Callable[..., Any]], Callable[..., Any]]":
+def relay_option(help: str) -> Decorator[Any]:
     """Add --relay NAME to a command, which selects a running relay."""
     return click.option("--relay", metavar="NAME", shell_complete=relays, callback=_check, help=help)
+
+
+def json_option(help: str) -> Decorator[Any]:
+    """Add --json to a command."""
+    return click.option("--json", "as_json", is_flag=True, help=help)
+
+
+def dry_run_option(help: str) -> Decorator[Any]:
+    """Add --dry-run to a command."""
+    return click.option("--dry-run", is_flag=True, help=help)
+
+
+wait_option: Decorator[Any] = click.option(
+    "--wait/--no-wait", default=True, help="Wait until all rows are sent (default)."
+)
 
 
 name_argument = click.argument("name", required=False, shell_complete=relays, callback=_check)

@@ -55,6 +55,12 @@ def letter_options(command: F) -> F:
     return command
 
 
+def choice_options(command: F) -> F:
+    """Add IDs, --all, and the options that select dead letters; `check_choice` checks them."""
+    command = click.option("--all", "takes_all", is_flag=True, help="Select all open dead letters.")(command)
+    return click.argument("ids", nargs=-1, metavar="[ID]...")(letter_options(command))
+
+
 @dataclass(frozen=True, slots=True)
 class SelectedLetters:
     """The letters that were read, oldest first, and their states."""

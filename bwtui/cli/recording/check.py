@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bwtui.cli.inputs.relay_options import json_option
 from bwtui.console import say, say_json
 from bwtui.errors import DamagedRecording
 from bwtui.model.lsn import format_lsn
@@ -33,9 +34,7 @@ Exit codes: 0 clean · 6 damaged or unfinished
 
 @click.command(epilog=_EPILOG)
 @click.argument("recording", type=click.Path(path_type=Path))
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON object with verdict, counts and damages."
-)
+@json_option("Print one JSON object with verdict, counts and damages.")
 def check(recording: Path, as_json: bool) -> None:
     """Check every byte of RECORDING, and list every damaged place."""
     from bwtui.cli.recording.progress import bar

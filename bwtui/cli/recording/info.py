@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from bwtui.cli.inputs.relay_options import json_option
 from bwtui.cli.output.table import columns, size
 from bwtui.console import say, say_json
 from bwtui.model.lsn import format_lsn
@@ -29,7 +30,7 @@ _RARE = "backfill_rows"
 
 @click.command(epilog=_EPILOG)
 @click.argument("recording", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option("Print one JSON object.")
 def info(recording: Path, as_json: bool) -> None:
     """Show the content of RECORDING: source, ranges, tables, sessions, gaps and size."""
     from bwtui.recording.info import info as look

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bwtui.cli.inputs.relay_options import json_option
 from bwtui.console import say, say_json
 from bwtui.model.lsn import format_lsn
 from bwtui.model.number_format import plural
@@ -31,9 +32,7 @@ recording check' does.
 @click.command(epilog=_EPILOG)
 @click.argument("recording", type=click.Path(path_type=Path))
 @click.option("--force", is_flag=True, help="Also cut at damage, and lose everything recorded after it.")
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print a JSON list with the result for each unfinished segment."
-)
+@json_option("Print a JSON list with the result for each unfinished segment.")
 def recover(recording: Path, force: bool, as_json: bool) -> None:
     """Cut off what a crash left incomplete at the end of RECORDING, and finish it."""
     from bwtui.cli.recording.check import damage_lines, error_of

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bwtui.cli.inputs.relay_options import json_option
 from bwtui.cli.recording.progress import bar
 from bwtui.console import say, say_json
 from bwtui.model.number_format import plural
@@ -32,7 +33,7 @@ docs/recording-format.md describes the files. Exit code 6: the recording is dama
     show_default=True,
     help="Spark master; on a cluster, all workers must have access to the recording.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the result as a JSON object.")
+@json_option("Print the result as a JSON object.")
 def seal(recording: Path, spark_master: str, as_json: bool) -> None:
     """Convert RECORDING's journal to Parquet files with a manifest; the journal is not changed."""
     from bwtui.seal.sealing import seal as run
