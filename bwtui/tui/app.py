@@ -181,10 +181,7 @@ class RelayApp(RelayAuditing):
     _without_colours = NoColourFilter()
 
     def __init__(
-        self,
-        model: Model,
-        session: ViewSettings | None = None,
-        audit: AuditSession | None = None,
+        self, model: Model, session: ViewSettings | None = None, audit: AuditSession | None = None
     ) -> None:
         super().__init__()
         self.session = session or ViewSettings()

@@ -43,8 +43,7 @@ async def test_the_header_says_so(size: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "key"),
-    [(a.name, key) for a in actions("recording") if a.changes for key in a.keys],
+    ("name", "key"), [(a.name, key) for a in actions("recording") if a.changes for key in a.keys]
 )
 async def test_a_key_that_would_change_something_says_why_it_does_not(name: str, key: str) -> None:
     stage = RecordedStage(session=READONLY)

@@ -71,9 +71,7 @@ async def test_tables_can_be_chosen(tmp_path: Path) -> None:
         await stage.end(stage.raw, code=1)
 
 
-async def test_escape_leads_from_findings_to_classes_to_the_list_of_relays(
-    tmp_path: Path,
-) -> None:
+async def test_escape_leads_from_findings_to_classes_to_the_list_of_relays(tmp_path: Path) -> None:
     stage = RelayStage(tmp_path, ViewSettings(fleet="listed"))
     async with stage.run((140, 40)):
         await stage.press("v", "enter")

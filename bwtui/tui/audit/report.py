@@ -310,8 +310,7 @@ def _nothing_of(report: AuditReport, subject: AuditSubject, elsewhere: int, when
         return AuditResult("muted", f"{order} after the last audit{when}; {key_for('verify')} audits again")
     if report.unlisted(None):
         return AuditResult(
-            "warn",
-            f"not among the listed findings; the report only counts {report.unlisted(None):,} more",
+            "warn", f"not among the listed findings; the report only counts {report.unlisted(None):,} more"
         )
     if report.masked:
         return AuditResult("warn", "the keys are masked in the report; use 'bwtui verify --show-values'")

@@ -329,8 +329,7 @@ class RecordingAuditSession(AuditSession):
             write_atomically(path, output.decode())
         except OSError as error:
             raise BwtuiError(
-                f"can't save the report in {path.parent}: {error.strerror}",
-                STATE_HOME_HINT,
+                f"can't save the report in {path.parent}: {error.strerror}", STATE_HOME_HINT
             ) from error
         self.report, self.failed = parse_report(report.raw, path), None
         if self.plan is not None and "--only-missing" in self.plan[1]:
@@ -362,6 +361,5 @@ def _parsed(output: bytes) -> AuditReport:
         return parse_report(json.loads(output))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BwtuiError(
-            "the audit returned no readable report",
-            "run 'bwtui verify' in a terminal to see its messages",
+            "the audit returned no readable report", "run 'bwtui verify' in a terminal to see its messages"
         ) from error

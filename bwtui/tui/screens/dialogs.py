@@ -333,7 +333,7 @@ class HelpScreen(ModalScreen[None]):
     """All keys, from the registry of actions."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q,question_mark,f1,enter", "dismiss", "Close", key_display="Esc"),
+        Binding("escape,q,question_mark,f1,enter", "dismiss", "Close", key_display="Esc")
     ]
 
     def __init__(self, kind: Kind, *, readonly: bool = False) -> None:

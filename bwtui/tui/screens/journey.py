@@ -946,8 +946,7 @@ def _recorded_more(change: Change, transaction: str) -> Iterable[Fact]:
         yield Fact("snapshot", f"row {change.ordinal:,} of its table, as of LSN {change.lsn_text}")
     elif not change.in_transaction:
         yield Fact(
-            change.operation,
-            f"added to the stream at LSN {change.lsn_text}, pass {change.pass_number}",
+            change.operation, f"added to the stream at LSN {change.lsn_text}, pass {change.pass_number}"
         )
     if not change.in_transaction:
         return

@@ -339,10 +339,7 @@ def _size_cell(number: int | None, tone: str = "") -> Cell:
 
 
 def _holder_item(holder: LongRunningTransaction, now: float) -> Item:
-    reasons = [
-        "restart_lsn" if holder.writes else "",
-        "vacuum" if holder.xmin_age is not None else "",
-    ]
+    reasons = ["restart_lsn" if holder.writes else "", "vacuum" if holder.xmin_age is not None else ""]
     retained = ", ".join(filter(None, reasons)) or "nothing"
     age = None if holder.since is None else max(now - holder.since, 0.0)
     tone = "warn" if retained != "nothing" and (age is None or age >= assessment.LAG_SECONDS) else ""

@@ -90,10 +90,7 @@ class RecordingSource:
     """Creates status snapshots as of the player's position, and answers queries about the recording."""
 
     def __init__(
-        self,
-        view: RecordingView,
-        reopen: Callable[[], RecordingView],
-        clock: Callable[[], float] = time.time,
+        self, view: RecordingView, reopen: Callable[[], RecordingView], clock: Callable[[], float] = time.time
     ) -> None:
         self.name = view.name
         self.view = view

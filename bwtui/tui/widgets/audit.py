@@ -344,11 +344,7 @@ def finding_text(finding: ReportFinding, change: Change | None, question: Questi
 
 
 def _lines(
-    finding: ReportFinding,
-    change: Change | None,
-    question: Question,
-    colours: dict[str, str],
-    hint: str = "",
+    finding: ReportFinding, change: Change | None, question: Question, colours: dict[str, str], hint: str = ""
 ) -> list[_Line]:
     quiet, tone = colours["quiet"], tone_of(finding.name)
     style = {"bad": colours["error"], "warn": colours["warning"]}.get(tone, quiet)

@@ -203,9 +203,7 @@ def _change(change: ChangeSample, colours: dict[str, str]) -> RenderableType:
     quiet = colours["quiet"]
     sign, _ = OPERATIONS.get(change.operation, (" ", ""))
     head = Text.assemble(
-        (f"{sign} {change.operation} {change.table}", "bold"),
-        ("  key ", quiet),
-        change.key or figures.NONE,
+        (f"{sign} {change.operation} {change.table}", "bold"), ("  key ", quiet), change.key or figures.NONE
     )
     place = Text.assemble(
         ("committed ", quiet), figures.precise_clock(change.commit_time), ("  xid ", quiet), str(change.xid),

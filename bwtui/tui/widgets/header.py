@@ -77,9 +77,7 @@ def _identity(model: Model, width: int, room: int) -> Content:
     parts = parts if width >= 100 else [(f" {name} ", "bold")]
     if model.recorded:
         return Content.assemble(*parts, (state, "bold reverse $warning"))
-    parts += [
-        (state, f"bold {TONES[verdict.tone]}"),
-    ]
+    parts += [(state, f"bold {TONES[verdict.tone]}")]
     status = model.live.status
     if width >= 120 and status is not None and status.started:
         parts.append((f"  up {figures.duration(status.time - status.started)}", "$quiet"))

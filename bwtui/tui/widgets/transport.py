@@ -179,9 +179,7 @@ def place_text(head: Playhead, width: int) -> Content:
             (moment(head.time), "bold"),
         ),
         Content.assemble(
-            ("position ", "$quiet"),
-            (position.rjust(len(last)), "bold"),
-            (f" of {last}", "$quiet"),
+            ("position ", "$quiet"), (position.rjust(len(last)), "bold"), (f" of {last}", "$quiet")
         )
         if head.length
         else Content.styled("no changes", "$quiet"),
@@ -282,11 +280,7 @@ class QueryBar(FilterBar):
     example: ClassVar[str] = EXAMPLE
 
     def __init__(
-        self,
-        search: Callable[[Query | None], object],
-        end: int,
-        names: Callable[[], QueryNames],
-        *more: Any,
+        self, search: Callable[[Query | None], object], end: int, names: Callable[[], QueryNames], *more: Any
     ) -> None:
         """``search`` takes the query, or None for all changes; ``names`` complete it."""
         super().__init__(*more)
