@@ -161,7 +161,8 @@ def _with_screens(demo: "Demo") -> None:
     from bwtui.tui.app import RelayApp
     from bwtui.tui.audit.session import RelayAuditSession
     from bwtui.tui.base.choices import chosen
-    from bwtui.tui.sources.model import RelayModel, ViewSettings
+    from bwtui.tui.sources.model import ViewSettings
+    from bwtui.tui.sources.relay_model import RelayModel
 
     # Not run_source, which says how to return to a relay that was left running: this one ends here.
     source = DemoSource(demo)

@@ -35,7 +35,7 @@ from bwtui.tui.base.theme import NoColourFilter, named
 from bwtui.tui.screens.audit import ReportScreen
 from bwtui.tui.screens.backfills import BackfillsScreen, ask_to_send
 from bwtui.tui.screens.base import RelayScreen
-from bwtui.tui.screens.changes import ChangesScreen, TableScreen, TransactionsScreen
+from bwtui.tui.screens.changes import ChangesScreen, TableScreen
 from bwtui.tui.screens.dialogs import Ending, LeaveScreen
 from bwtui.tui.screens.errors import DeadLettersScreen, ErrorsScreen
 from bwtui.tui.screens.jobs import JobsApp, RelayAuditing
@@ -43,8 +43,10 @@ from bwtui.tui.screens.journey import LiveJourney
 from bwtui.tui.screens.overview import OverviewScreen
 from bwtui.tui.screens.registry import RegistryScreen, VersionsScreen
 from bwtui.tui.screens.services import CommandsScreen, ConsumersScreen, SettingsScreen, SlotsScreen
+from bwtui.tui.screens.transactions import TransactionsScreen
 from bwtui.tui.sources.host import Opener, RecordingHost, ScreenHost, ScreenSelection
-from bwtui.tui.sources.model import DataSource, Fleet, Model, RelayModel, ViewSettings
+from bwtui.tui.sources.model import Fleet, Model, ViewSettings
+from bwtui.tui.sources.relay_model import DataSource, RelayModel
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 #: Maximum seconds that screens may take to close after a signal.

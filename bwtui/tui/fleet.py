@@ -190,7 +190,6 @@ class FleetScreen(DetailedList):
     mode: ClassVar[str] = "fleet"
 
     def body(self) -> Iterable[Widget]:
-        """Return the list and the details of the selected relay."""
         sortable = ("state", "relay", "rate", "behind", "lag", "retained", "since")
         listing = ItemList(COLUMNS, sortable, id="relays", noun="relays", title="Relays")
         listing.say_why_empty(
@@ -252,31 +251,28 @@ def _relay_item(entry: RelayEntry, now: float) -> Item:
     is_fresh = entry.runs and entry.silence is None
     tone = "" if is_fresh else "muted"
     rate = sum(table.rows_per_second for table in status.tables.values()) if status and is_fresh else 0.0
-    since = _since(entry)
+    since, seconds, lag, retained = _since(entry), 0.0, 0, 0
+    if status is not None:
+        seconds, lag, retained = status.wal_lag_seconds, status.wal_lag_bytes, status.retained_wal_bytes
     late = status is not None and is_fresh and assessment.of_lag(status).tone == "warn"
     cells = (
         Cell(verdict.mark, verdict.tone if verdict.tone != "plain" else ""),
         Cell(entry.name, "strong" if is_fresh else ""),
-        Cell(verdict.word, verdict.tone if verdict.tone != "plain" else ""),
-        Cell(figures.rate(rate) if is_fresh else figures.NONE, tone),
-        Cell(figures.duration(status.wal_lag_seconds) if status else figures.NONE, "warn" if late else tone),
-        Cell(figures.size(status.wal_lag_bytes) if status else figures.NONE, "warn" if late else tone),
-        Cell(assessment.retained(status) if status else figures.NONE, tone),
-        Cell(_when(since, now), "muted"),
+        Cell(
+            verdict.word,
+            verdict.tone if verdict.tone != "plain" else "",
+            (_ORDER.index(verdict.tone), entry.name),
+        ),
+        Cell(figures.rate(rate) if is_fresh else figures.NONE, tone, rate),
+        Cell(figures.duration(seconds) if status else figures.NONE, "warn" if late else tone, seconds),
+        Cell(figures.size(lag) if status else figures.NONE, "warn" if late else tone, lag),
+        Cell(assessment.retained(status) if status else figures.NONE, tone, retained),
+        Cell(_when(since, now), "muted", since),
         Cell(status.slot if status else figures.NONE, "muted"),
         Cell(sentence_of(entry), verdict.tone if verdict.tone in ("warn", "bad") else "muted"),
     )
-    values = {
-        "state": (_ORDER.index(verdict.tone), entry.name),
-        "relay": entry.name,
-        "rate": rate,
-        "behind": status.wal_lag_seconds if status else 0.0,
-        "lag": status.wal_lag_bytes if status else 0,
-        "retained": status.retained_wal_bytes if status else 0,
-        "since": since,
-    }
     search = f"{entry.name} {verdict.word} {status.slot if status else ''} {sentence_of(entry)}"
-    return Item(entry.name, cells, values, search, verdict.tone in ("warn", "bad"), entry)
+    return Item(entry.name, cells, search, verdict.tone in ("warn", "bad"), entry)
 
 
 def _since(entry: RelayEntry) -> float:
@@ -344,7 +340,6 @@ class FleetApp(RelayApp):
             self._selected = None
 
     def attach(self, name: str) -> None:
-        """End with the name of a relay."""
         self.chosen = name
         self.exit("attach")
 

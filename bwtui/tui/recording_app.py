@@ -13,16 +13,12 @@ from bwtui.tui.base.choices import Choices
 from bwtui.tui.base.plain import Text
 from bwtui.tui.screens.audit import ReportScreen
 from bwtui.tui.screens.base import RelayScreen
+from bwtui.tui.screens.changes import RecordedChangesScreen, RecordedTableScreen
 from bwtui.tui.screens.dialogs import AskScreen
 from bwtui.tui.screens.jobs import RecordingAuditing
 from bwtui.tui.screens.journey import RecordedJourney
-from bwtui.tui.screens.recording import (
-    AsOfScreen,
-    RecordedChangesScreen,
-    RecordedTableScreen,
-    RecordedTransactionsScreen,
-    TransactionScreen,
-)
+from bwtui.tui.screens.rows import AsOfScreen
+from bwtui.tui.screens.transactions import RecordedTransactionsScreen, TransactionScreen
 from bwtui.tui.sources.host import Opener, RecordingHost, ScreenHost
 from bwtui.tui.sources.model import Model, ViewSettings
 from bwtui.tui.sources.recorded_model import Command, RecordedModel, RecordingSource, Then
@@ -68,7 +64,6 @@ class RecordingApp(RecordingAuditing, RelayApp):
 
     @property
     def recording(self) -> RecordingHost:
-        """This app, which plays the recording."""
         return self
 
     def tick(self) -> None:
@@ -185,7 +180,6 @@ class ReportApp(RelayApp):
         model.remark = remark
 
     def ask_to_leave(self) -> None:
-        """Leave without a question, because nothing is running."""
         self.exit("quit")
 
 

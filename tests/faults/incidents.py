@@ -17,7 +17,7 @@ from bwtui.model.verdict import RelayVerdict
 from bwtui.relay.process.control import ControlClient
 from bwtui.sandbox.sandbox import Sandbox, ServiceName
 from bwtui.tui.app import RelayApp
-from bwtui.tui.sources.model import RelayModel
+from bwtui.tui.sources.relay_model import RelayModel
 from tests.database import session
 from tests.faults.relays import Relay, wait_for
 from tests.tui.picture import lines

@@ -18,7 +18,7 @@ from bwtui.tui.app import RelayApp
 from bwtui.tui.audit.session import RelayAuditSession
 from bwtui.tui.screens.audit import ReportScreen
 from bwtui.tui.screens.dialogs import Ending
-from bwtui.tui.sources.model import RelayModel
+from bwtui.tui.sources.relay_model import RelayModel
 from tests.attempts import Attempts
 from tests.database import Session
 from tests.integration.test_verify_database import relaying

@@ -12,7 +12,8 @@ from bwtui.model.service_views import Look, LookName
 from bwtui.model.status import ChangeSample, SchemaEntry, Status
 from bwtui.tui.app import RelayApp
 from bwtui.tui.screens.dialogs import Ending
-from bwtui.tui.sources.model import RelayModel, ViewSettings
+from bwtui.tui.sources.model import ViewSettings
+from bwtui.tui.sources.relay_model import RelayModel
 from tests.tui import services
 from tests.tui.shop import NOON, Shop
 

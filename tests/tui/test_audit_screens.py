@@ -10,8 +10,14 @@ from bwtui.errors import ConnectionFailed, UsageError
 from bwtui.tui.audit.report import class_order, parse_report, read_report, tone_of
 from bwtui.tui.audit.session import AuditSession
 from bwtui.tui.recording_app import ReportApp
-from bwtui.tui.screens.audit import ComparisonScreen, ReportScreen
-from bwtui.tui.widgets.audit import ClassGrid, FieldPairs, FindingList, finding_text
+from bwtui.tui.screens.audit import (
+    ClassGrid,
+    ComparisonScreen,
+    FieldPairs,
+    FindingList,
+    ReportScreen,
+    finding_text,
+)
 from tests.tui.audited import REPORTS, AuditedStage
 from tests.tui.doubles import Clock
 from tests.tui.picture import lines, text

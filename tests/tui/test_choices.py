@@ -19,9 +19,9 @@ from bwtui.tui.base.actions import ACTIONS, choose_keys
 from bwtui.tui.base.choices import Choices, chosen, parse_key
 from bwtui.tui.base.keys import name_of
 from bwtui.tui.base.theme import BASIC, HIGH_CONTRAST, NAMES, THEMES, contrast, named
+from bwtui.tui.screens.audit import ClassGrid
 from bwtui.tui.screens.dialogs import HelpScreen, LeaveScreen
 from bwtui.tui.sources.model import ViewSettings
-from bwtui.tui.widgets.audit import ClassGrid
 from tests.tui.audited import REPORTS
 from tests.tui.doubles import Stage
 from tests.tui.picture import help_cells, lines, text

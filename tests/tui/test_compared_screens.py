@@ -12,8 +12,7 @@ from bwtui.tui.audit.records import SingleRecordReader, TopicRecord
 from bwtui.tui.audit.report import AuditReport, parse_report, read_report
 from bwtui.tui.audit.session import AuditSession, Connections
 from bwtui.tui.recording_app import ReportApp
-from bwtui.tui.screens.audit import ComparisonScreen
-from bwtui.tui.widgets.audit import ClassGrid, FieldPairs, FindingList
+from bwtui.tui.screens.audit import ClassGrid, ComparisonScreen, FieldPairs, FindingList
 from tests.tui.audited import NOW_MS, REPORTS, AuditedStage, FakeKafka
 from tests.tui.doubles import Clock
 from tests.tui.picture import lines, text

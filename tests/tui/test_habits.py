@@ -239,7 +239,7 @@ async def test_an_export_whose_screen_is_left_says_so_and_makes_no_file(
         assert goes_on.wait(60)
         return change_object(change)
 
-    monkeypatch.setattr("bwtui.tui.screens.recording.change_object", held)
+    monkeypatch.setattr("bwtui.tui.screens.changes.change_object", held)
     stage = RecordedStage()
     async with stage.run():
         await stage.seek("#99")

@@ -16,7 +16,7 @@ from bwtui.tui.audit.records import SingleRecordReader
 from bwtui.tui.screens import journey as journey_screens
 from bwtui.tui.screens.dialogs import AskScreen, FormScreen
 from bwtui.tui.screens.journey import RecordedJourney
-from bwtui.tui.screens.recording import TransactionScreen
+from bwtui.tui.screens.transactions import TransactionScreen
 from tests.recorded_shop import ORDERS, MemoryRecording, Tape
 from tests.tui.audited import AuditedStage
 from tests.tui.picture import lines, text

@@ -14,6 +14,7 @@ from textual.widgets import Input
 from bwtui.tui.audit.report import parse_report
 from bwtui.tui.base.actions import Action, actions
 from bwtui.tui.base.keys import key_text
+from bwtui.tui.screens.audit import ClassGrid
 from bwtui.tui.screens.backfills import BackfillsScreen
 from bwtui.tui.screens.base import RelayScreen
 from bwtui.tui.screens.changes import TableScreen
@@ -21,7 +22,6 @@ from bwtui.tui.screens.dialogs import HelpScreen, JumpScreen, LeaveScreen
 from bwtui.tui.screens.errors import DeadLettersScreen
 from bwtui.tui.screens.journey import LiveJourney
 from bwtui.tui.screens.registry import VersionsScreen
-from bwtui.tui.widgets.audit import ClassGrid
 from bwtui.tui.widgets.filter_bar import FilterBar
 from bwtui.tui.widgets.grid import Grid, ItemList
 from tests.tui.audited import REPORTS
@@ -302,7 +302,8 @@ async def _theme(stage: Stage, press: Press) -> None:
 async def _sort(stage: Stage, press: Press) -> None:
     await press()
     assert listing(stage).sort_column == "rate"
-    rates = [listing(stage).items[row.key].values["rate"] for row in listing(stage).rows]
+    at = [column.key for column in listing(stage).columns].index("rate")
+    rates = [row.cells[at].rank for row in listing(stage).rows]
     assert rates == sorted(rates, reverse=True)
     seen = {"rate"}
     while listing(stage).sort_column != "table":

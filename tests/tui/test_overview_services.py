@@ -10,9 +10,8 @@ from textual.strip import Strip
 
 from bwtui.model.service_views import Consumers, GroupEntry, SlotEntry, Slots
 from bwtui.model.status import Status
-from bwtui.tui.screens.overview import _LATEST, _TABLES, _VAST, PanelHeights
+from bwtui.tui.screens.overview import _LATEST, _TABLES, _VAST, GroupsPanel, PanelHeights, RetainedWalPanel
 from bwtui.tui.widgets.history import LatencyPanel, RateChart
-from bwtui.tui.widgets.services import GroupsPanel, RetainedWalPanel
 from tests.tui import services
 from tests.tui.doubles import FakeRelay, Stage
 from tests.tui.picture import lines, text

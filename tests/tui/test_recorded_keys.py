@@ -11,10 +11,11 @@ import pytest
 from bwtui.tui.audit.report import parse_report
 from bwtui.tui.base.actions import ACTIONS, Action, actions
 from bwtui.tui.base.keys import key_text
+from bwtui.tui.screens.audit import ClassGrid
 from bwtui.tui.screens.dialogs import FormScreen, HelpScreen
 from bwtui.tui.screens.journey import RecordedJourney
-from bwtui.tui.screens.recording import AsOfScreen, TransactionScreen
-from bwtui.tui.widgets.audit import ClassGrid
+from bwtui.tui.screens.rows import AsOfScreen
+from bwtui.tui.screens.transactions import TransactionScreen
 from bwtui.tui.widgets.transport import SeekBar
 from tests.tui.audited import json_recording, report_of
 from tests.tui.picture import help_cells, lines, text

@@ -11,9 +11,9 @@ from bwtui.recording import playback as window_module
 from bwtui.recording.explain import RowKey
 from bwtui.tui.recording_app import RecordingApp
 from bwtui.tui.screens.journey import RecordedJourney
-from bwtui.tui.screens.recording import AsOfScreen
+from bwtui.tui.screens.rows import AsOfScreen
 from bwtui.tui.sources.recorded_model import RecordingSource
-from bwtui.tui.widgets.recorded_changes import BEGINNING, RecordedChanges, RecordedDetail
+from bwtui.tui.widgets.changes import BEGINNING, RecordedChanges, RecordedDetail
 from bwtui.tui.widgets.transport import QueryBar, Timeline, pointed
 from tests.recorded_shop import ORDERS, MemoryRecording, Tape, shop_recording
 from tests.tui.picture import lines, text

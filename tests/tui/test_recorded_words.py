@@ -11,8 +11,8 @@ from bwtui.recording import playback as window_module
 from bwtui.tui.audit.report import parse_report
 from bwtui.tui.screens.audit import ComparisonScreen
 from bwtui.tui.screens.journey import RecordedJourney
-from bwtui.tui.widgets.pipeline import Pipeline
-from bwtui.tui.widgets.recorded_changes import BEGINNING, RecordedChanges
+from bwtui.tui.screens.overview import Pipeline
+from bwtui.tui.widgets.changes import BEGINNING, RecordedChanges
 from bwtui.tui.widgets.transport import SeekBar
 from tests.recorded_shop import shop_recording
 from tests.tui.audited import json_recording, report_of

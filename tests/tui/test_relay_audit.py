@@ -12,11 +12,10 @@ from bwtui.errors import ConnectionFailed
 from bwtui.model.heal import HealStatus
 from bwtui.model.status import Status
 from bwtui.tui.audit.session import RelayAuditSession
-from bwtui.tui.screens.audit import ComparisonScreen, ReportScreen
+from bwtui.tui.screens.audit import ClassGrid, ComparisonScreen, ReportScreen
 from bwtui.tui.screens.dialogs import AskScreen, FormScreen, LeaveScreen
 from bwtui.tui.screens.jobs import JobScreen
 from bwtui.tui.sources.model import ViewSettings
-from bwtui.tui.widgets.audit import ClassGrid
 from tests.tui.audited import REPORTS, FakeKafka
 from tests.tui.commands import Commands
 from tests.tui.doubles import Stage

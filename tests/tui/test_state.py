@@ -3,7 +3,8 @@
 import pytest
 
 from bwtui.model.history import ChartMark, RelayHistory, Second
-from bwtui.tui.sources.model import POINTS, RelayModel
+from bwtui.tui.sources.model import POINTS
+from bwtui.tui.sources.relay_model import RelayModel
 from tests.tui.doubles import Clock, FakeRelay
 from tests.tui.shop import NOON, Shop
 

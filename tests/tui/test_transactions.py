@@ -8,8 +8,11 @@ from bwtui.errors import DamagedRecording
 from bwtui.model.service_views import LookName, RelayedTransaction, Transactions
 from bwtui.model.status import ChangeSample, FieldChange
 from bwtui.relay.process.control import UNKNOWN_REQUEST, RequestRefused
-from bwtui.tui.screens.changes import SampledTransactionScreen
-from bwtui.tui.screens.recording import RecordedTransactionsScreen, TransactionScreen
+from bwtui.tui.screens.transactions import (
+    RecordedTransactionsScreen,
+    SampledTransactionScreen,
+    TransactionScreen,
+)
 from bwtui.tui.widgets.grid import ItemList
 from tests.recorded_shop import AUDIT, ORDERS, MemoryRecording, Tape, shop_recording
 from tests.tui import services
@@ -331,7 +334,7 @@ async def test_damage_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_large_transaction_is_read_in_part_for_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    from bwtui.tui.screens import recording as module
+    from bwtui.tui.screens import transactions as module
 
     monkeypatch.setattr(module, "_READ", 10)
     tape = Tape()

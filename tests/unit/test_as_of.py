@@ -14,7 +14,7 @@ from bwtui.recording.query_completion import parse_row_query
 from bwtui.recording.query_syntax import QueryError
 from bwtui.recording.reader import open_recording
 from bwtui.recording.view import RecordingView
-from bwtui.tui.screens.recording import gap_texts
+from bwtui.tui.screens.rows import gap_texts
 from tests.recorded_shop import (
     AUDIT,
     INT,

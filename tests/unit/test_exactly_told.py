@@ -12,8 +12,8 @@ from bwtui.errors import ServiceRefused
 from bwtui.model.status import ExactlyOnceStatus, Status
 from bwtui.settings import RelaySettings
 from bwtui.sink.transactions import CommitStatistics, judged
+from bwtui.tui.screens.overview import _commits
 from bwtui.tui.sources.model import ScreenSnapshot
-from bwtui.tui.widgets.pipeline import _commits
 
 SETTINGS = RelaySettings(slot="shop", exactly_once=True)
 

@@ -273,7 +273,6 @@ class RelayAuditSession(AuditSession):
         self._connect = connect
 
     def side(self) -> SingleRecordReader | None:
-        """Return a reader of single records, with the addresses from the relay. Raises BwtuiError."""
         return None if self._connect is None else self._connect()
 
     def verify_arguments(self, tables: str) -> tuple[str, ...]:

@@ -63,6 +63,11 @@ def fitted(text: str, width: int) -> str:
     return fitting.rstrip() + "…"
 
 
+def fact(name: str, value: str, tone: str = "", *, width: int) -> "Content":
+    """Return a named value; names of ``width`` cells align the values of several facts."""
+    return Content.assemble((f"{name:<{width}}", "$quiet"), (value, tone))
+
+
 def with_hint(error: BwtuiError) -> str:
     """Return an error and its hint in one line."""
     return error.message + (f": {error.hint}" if error.hint else "")

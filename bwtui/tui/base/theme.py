@@ -172,7 +172,6 @@ class NoColourFilter(LineFilter):
     """Removes all colours, for NO_COLOR; text on a distinct background is reversed instead."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        """Remove the colours, but keep bold, underline and the like."""
         ground = luminance(background)
         return [
             segment if segment.style is None else segment._replace(style=_colourless(segment.style, ground))

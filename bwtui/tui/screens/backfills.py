@@ -15,7 +15,7 @@ from bwtui.model.status import Status
 from bwtui.relay.process.control import control_backfill, send_again
 from bwtui.tui.base import figures
 from bwtui.tui.base.keys import key_for
-from bwtui.tui.base.plain import Content, Group, Text, with_hint
+from bwtui.tui.base.plain import Content, Group, Text, fact, with_hint
 from bwtui.tui.screens.base import DetailedList
 from bwtui.tui.screens.dialogs import AskScreen
 from bwtui.tui.sources.host import Closer, ScreenHost, ScreenSelection
@@ -191,26 +191,21 @@ def of_table(status: Status | None, table: str, now: float) -> str:
 
 def _item(status: BackfillStatus) -> Item:
     done, tone = share(status), _TONES.get(status.state, "")
+    requested = figures.moment(status.requested)[11:19] if status.requested else figures.NONE
     cells = (
         Cell(status.table, "strong"),
         Cell(status.state, tone),
         Cell(figures.NONE if done is None else f"{done:.0%}"),
-        Cell(f"{status.rows:,}" if status.rows < 1e7 else figures.count(status.rows)),
+        Cell(f"{status.rows:,}" if status.rows < 1e7 else figures.count(status.rows), "", status.rows),
         Cell(figures.rate(status.rows_per_second) if status.state == "running" else figures.NONE),
         Cell(figures.count(status.tombstones)),
         Cell(figures.count(status.left_out)),
-        Cell(figures.moment(status.requested)[11:19] if status.requested else figures.NONE, "muted"),
+        Cell(requested, "muted", (status.requested, status.id)),
         Cell(status.id, "muted"),
         Cell(" ".join(status.where.split()), "muted"),
     )
-    values = {
-        "requested": (status.requested, status.id),
-        "table": status.table,
-        "state": status.state,
-        "rows": status.rows,
-    }
     search = f"{status.id} {status.table} {status.state} {status.where} {status.reason} {status.error}"
-    return Item(status.id, cells, values, search, status.state == "failed", status)
+    return Item(status.id, cells, search, status.state == "failed", status)
 
 
 def _text(status: BackfillStatus, now: float) -> Content:
@@ -233,5 +228,5 @@ def _text(status: BackfillStatus, now: float) -> Content:
         ("ended", figures.moment(status.ended) if status.ended else ""),
     )
     lines += [Content("")]
-    lines += [Content.assemble((f"{name:<12}", "$quiet"), value) for name, value in facts if value]
+    lines += [fact(name, value, width=12) for name, value in facts if value]
     return Content("\n").join(lines)

@@ -124,7 +124,6 @@ class PartialCompositor(Compositor):
     _changed: tuple[Region, ...] | None = None
 
     def render_partial_update(self) -> ChopsUpdate | None:
-        """Render the changed regions, if there are any."""
         self._changed = tuple(self._dirty_regions)
         try:
             return super().render_partial_update()
@@ -226,7 +225,6 @@ class TransportScreen(Screen[None]):
         self.query_one(SeekBar).open(() if head is None else places(head))
 
     def on_timeline_clicked(self, event: Timeline.Clicked) -> None:
-        """Go to the moment under the mouse."""
         self.drive(lambda player: player.seek_time(event.micros))
 
     def seek_text(self, text: str) -> None:

@@ -1,38 +1,37 @@
-"""The live sample of changes: all, those of one table, and those of one transaction."""
+"""The changes of a relay or a recording: all, and those of one table below its facts."""
 
+import contextlib
 import dataclasses
+import json
+import threading
 from collections.abc import Iterable
-from typing import ClassVar
+from functools import lru_cache, partial
+from typing import Any, ClassVar
 
 from textual.containers import Container
 from textual.widget import Widget
 
-from bwtui.model.service_views import Look, LookName, RelayedTransaction, Transactions
+from bwtui.errors import BwtuiError
 from bwtui.model.status import ChangeSample, SchemaEntry, TableStatus
+from bwtui.recording.change import Change
 from bwtui.recording.explain import RowKey
+from bwtui.recording.export import change_object
+from bwtui.recording.playback import Matches, WindowBounds
+from bwtui.recording.query_completion import QueryNames
+from bwtui.recording.query_language import Query
 from bwtui.tui.base import assessment, figures
 from bwtui.tui.base.keys import key_for
-from bwtui.tui.base.plain import Content
+from bwtui.tui.base.plain import Content, fact
 from bwtui.tui.screens.backfills import of_table
-from bwtui.tui.screens.base import DetailedList, Objects, RelayScreen
-from bwtui.tui.screens.services import ServiceViewScreen
+from bwtui.tui.screens.base import Objects, RelayScreen
 from bwtui.tui.sources.host import Closer, ScreenHost, ScreenSelection
 from bwtui.tui.sources.journey import sampled_key
 from bwtui.tui.sources.model import ScreenSnapshot
-from bwtui.tui.widgets.changes import (
-    ChangeDetail,
-    ChangeList,
-    TransactionChanges,
-    fact_lines,
-    named,
-    rows_cell,
-    rows_text,
-    tables_cell,
-    transaction_columns,
-)
-from bwtui.tui.widgets.filter_bar import Filter
-from bwtui.tui.widgets.grid import Cell, Grid, GridColumn, Item, ItemList
-from bwtui.tui.widgets.line import Detail, Line
+from bwtui.tui.widgets.changes import ChangeDetail, ChangeList, RecordedChanges, RecordedDetail
+from bwtui.tui.widgets.filter_bar import Filter, FilterBar
+from bwtui.tui.widgets.grid import Grid
+from bwtui.tui.widgets.line import Detail
+from bwtui.tui.widgets.transport import QueryBar
 
 
 class ChangesPair(RelayScreen):
@@ -226,8 +225,7 @@ def _counter(name: str, value: str) -> list[tuple[str, str]]:
     return [(f"{name:<14}", "$quiet"), (f"{value:>9}", tone), ("   ", "")]
 
 
-def _fact(name: str, value: str, tone: str = "") -> Content:
-    return Content.assemble((f"{name:<14}", "$quiet"), (value, tone))
+_fact = partial(fact, width=14)
 
 
 def _trend(points: tuple[float, ...]) -> str:
@@ -261,193 +259,110 @@ def _schema(schema: SchemaEntry) -> str:
     return f"{schema.subject} · id {schema.id}{version}"
 
 
-#: Seconds without acknowledgement from which on a transaction needs attention.
-LATE = 3.0
-#: The key of the row of the transaction that is being read.
-OPEN = "open"
-COLUMNS = transaction_columns(
-    GridColumn("relayed", "Recv→ack", 9, "right"), GridColumn("behind", "Commit→ack", 10, "right", drop=2)
-)
+class RecordedPair(ChangesPair):
+    """Shows a list of recorded changes, and the selected one in full."""
 
-#: The action that shows what the relay is doing.
-_OVERVIEW = "show('overview')"
+    def __init__(self, host: ScreenHost, *rest: Any, **more: Any) -> None:
+        super().__init__(host, *rest, **more)
+        self._export_stopped = threading.Event()
 
+    def filter_bar(self) -> FilterBar:
+        end = self.recording.source.view.last_time
+        return QueryBar(self._search, end, self._names, self.apply_filter, self.focus_list)
 
-class TransactionsScreen(DetailedList, ServiceViewScreen):
-    """Shows the newest and largest transactions, and the selected one; Enter opens its sampled changes."""
-
-    mode: ClassVar[str] = "transactions"
-    required_view: ClassVar[LookName | None] = "transactions"
-    service: ClassVar[str] = "its own process"
-
-    def body(self) -> Iterable[Widget]:
-        sortable = ("commit", "xid", "rows", "bytes", "relayed", "behind")
-        listing = ItemList(
-            COLUMNS, sortable, id="transactions", noun="transactions", title="Transactions", sort="rows"
-        )
-        return (Line(id="said"), listing, Detail(id="transaction", title="Transaction"))
-
-    def show_view(self, view: Look, snapshot: ScreenSnapshot) -> Content:
-        """Fill the list, and return what is listed and what is being read."""
-        assert isinstance(view, Transactions)
-        listing = self.query_one("#transactions", ItemList)
-        is_copying = snapshot.status is not None and snapshot.status.is_copying
-        listing.say_why_empty(
-            "the snapshot is running; its rows belong to no transaction"
-            if is_copying
-            else f"no transaction of the relay's tables yet; {key_for(_OVERVIEW)} shows the relay's state"
-        )
-        every = (*view.under_way, *view.transactions)
-        listing.set_items([_transaction_item(one, view.time) for one in every], snapshot.received)
-        self.show_selected()
-        selection_text = (
-            f" {view.total:,} transactions since the relay's start. Listed are the newest "
-            f"{view.newest:,}, and of the last ten minutes the {view.largest} largest by rows and "
-            "by bytes. "
-        )
-        return Content.assemble((selection_text, "$quiet"), (_under_way(view), "bold"))
-
-    def open_row(self, grid: Grid) -> None:
-        """Open the selected transaction's sampled changes."""
-        if (selected := self.selected_entry()) is not None:
-            self.app.push_screen(SampledTransactionScreen(self.host, selected))
-
-    def describe(self, entry: RelayedTransaction) -> tuple[object, Content]:
-        now = self.host.model.snapshot.received
-        return (entry, round(now) if not entry.acknowledged else 0), _transaction_facts(entry, now)
-
-
-class SampledTransactionScreen(SampledPair):
-    """Shows a transaction and its sampled changes; Esc goes back."""
-
-    mode: ClassVar[str] = "transactions"
-    required_view: ClassVar[LookName | None] = "transactions"
-
-    def __init__(self, host: ScreenHost, transaction: RelayedTransaction) -> None:
-        super().__init__(host)
-        self.transaction = transaction
-
-    def body(self) -> Iterable[Widget]:
-        changes = TransactionChanges(self.transaction.xid, self.transaction.commit_lsn)
-        pair = Container(changes, ChangeDetail(), id="changes-pair", classes="folder")
-        return (Detail(id="facts", title=f"Transaction {self.transaction.xid}"), pair)
+    def _names(self) -> QueryNames:
+        """Return the names of tables and columns for queries."""
+        snapshot = self.host.model.snapshot
+        tables = snapshot.status.tables if snapshot.status is not None else ()
+        columns = {**self.main_grid().columns_at_hand, **dict.fromkeys(columns_of(snapshot.schemas))}
+        return QueryNames(tuple(tables), tuple(columns))
 
     def paint(self, snapshot: ScreenSnapshot) -> None:
-        """Show the present state; a transaction that has left the list keeps its last one."""
-        self.transaction = next(
-            (one for one in _transactions_of(snapshot) if _is_same(one, self.transaction)), self.transaction
-        )
-        one, grid = self.transaction, self.main_grid()
-        super().paint(snapshot)
-        sampled = grid.number_sampled
-        unsampled = max(one.rows - sampled, 0)
-        if not unsampled:
-            text = "All of its changes were sampled." if one.number else ""
+        self.main_grid().show(snapshot)
+        self._show_selected()
+
+    def main_grid(self) -> RecordedChanges:
+        return self.query_one(RecordedChanges)
+
+    def selected_change(self) -> Change | None:
+        """Return the change under the cursor; until the list is read, the last one at the position."""
+        return self.main_grid().selected() if self.main_grid().window else super().selected_change()
+
+    def is_filtered(self) -> bool:
+        return self.main_grid().is_filtered
+
+    def row_text(self) -> str:
+        return self.main_grid().copy_text()
+
+    def selected_objects(self) -> Objects:
+        change = self.main_grid().selected()
+        return [] if change is None else [change_object(change)]
+
+    def action_export_all(self) -> None:
+        """Write all changes that match to a file, however many there are."""
+        self.notify("Reading the recording for the export", timeout=2)
+        self.export(self._matching(*self.main_grid().search_scope))
+
+    def _matching(self, bounds: WindowBounds, matches: Matches | None) -> Objects:
+        """Yield the exported changes; runs in its own thread with its own view."""
+        with contextlib.closing(self.recording.source.reopen()) as view:
+            for change in view.changes(bounds.start, bounds.stop):
+                if self._export_stopped.is_set():
+                    raise BwtuiError(
+                        "the export was stopped because its screen was closed",
+                        "stay on the screen until it has finished",
+                    )
+                if matches is None or matches(change):
+                    yield change_object(change)
+
+    def on_unmount(self) -> None:
+        self._export_stopped.set()
+
+    def action_back(self) -> None:
+        """Stop a search first."""
+        if not self.main_grid().stop_searching():
+            super().action_back()
+
+    def action_errors_only(self) -> None:
+        """Show only changes that were dropped, refused or never confirmed, or all."""
+        self.main_grid().toggle_errors_only()
+
+    def _search(self, query: Query | None) -> None:
+        self.main_grid().set_query(query.text if query else "", query.matches if query else None)
+
+    def on_grid_highlighted(self, event: Grid.Highlighted) -> None:
+        self._show_selected()
+
+    def _show_selected(self) -> None:
+        """Show the selected change or why there is none; the reason may change while nothing is selected."""
+        change, detail = self.main_grid().selected(), self.query_one(RecordedDetail)
+        if change is None:
+            detail.show_nothing(self.main_grid().why_none)
         else:
-            text = f"{sampled:,} of its changes were sampled, {unsampled:,} were not."
-        text += " A recording has all of them: 'bwtui connect --record DIR'" if unsampled else ""
-        now = snapshot.received
-        identity = (one, sampled, round(now) if not one.acknowledged else 0)
-        facts = Content.assemble(
-            _transaction_facts(one, now), "\n", (text, "$warning" if unsampled else "$quiet")
-        )
-        self.query_one("#facts", Detail).show(identity, facts)
-        self.query_one(ChangeDetail).show_change(grid.selected())
-
-    def main_grid(self) -> TransactionChanges:
-        return self.query_one(TransactionChanges)
-
-    def current_filter(self) -> Filter:
-        return self.main_grid().filter
-
-    def crumbs(self) -> tuple[str, ...]:
-        return ("Transactions", f"xid {self.transaction.xid}")
+            detail.show_change(change)
 
 
-def _transactions_of(snapshot: ScreenSnapshot) -> tuple[RelayedTransaction, ...]:
-    view = snapshot.views.get("transactions")
-    return (*view.under_way, *view.transactions) if isinstance(view, Transactions) else ()
+class RecordedChangesScreen(RecordedPair):
+    """Shows every change of the recording."""
+
+    mode: ClassVar[str] = "changes"
+
+    def body(self) -> Iterable[Widget]:
+        return (RecordedChanges(self.recording, "Changes"), RecordedDetail())
 
 
-def _is_same(one: RelayedTransaction, second: RelayedTransaction) -> bool:
-    """Return whether both are the same transaction, even if one was still being read."""
-    return (one.xid, one.commit_lsn) == (second.xid, second.commit_lsn) and (
-        one.number == second.number or not second.number
-    )
+class RecordedTableScreen(FactsScreen, RecordedPair):
+    """Shows one table as of the position, and its changes."""
+
+    def changes_pair(self) -> Iterable[Widget]:
+        return (RecordedChanges(self.recording, "Changes", table=self.table), RecordedDetail())
 
 
-def _under_way(view: Transactions) -> str:
-    if not view.under_way:
-        return ""
-    one = view.under_way[0]
-    since = figures.elapsed(max(view.time - one.received, 0.0))
-    return f"Being read: xid {one.xid}, {one.rows:,} rows so far, for {since}."
-
-
-def _transaction_item(one: RelayedTransaction, now: float) -> Item:
-    waits = 0.0 if one.acknowledged or one.is_given_up else max(now - one.received, 0.0)
-    is_trouble = waits >= LATE or one.is_given_up
-    if not one.number:
-        mark = Cell("▸", "strong")
-    else:
-        mark = Cell("▲", "warn") if is_trouble else Cell("»", "muted") if one.reads > 1 else Cell(" ")
-    cells = (
-        mark,
-        Cell(figures.precise_clock(one.commit_time), "muted"),
-        Cell(str(one.xid), "strong"),
-        rows_cell(one.rows),
-        Cell(figures.size(one.bytes)),
-        tables_cell(one.tables, one.more_tables),
-        _relayed(one, waits),
-        _duration_cell(one.commit_seconds),
-        Cell(one.commit_lsn, "muted"),
-    )
-    values = {
-        "commit": one.commit_time,
-        "xid": one.xid,
-        "rows": one.rows,
-        "bytes": one.bytes,
-        "relayed": waits if one.relayed_seconds is None else one.relayed_seconds,
-        "behind": -1.0 if one.commit_seconds is None else one.commit_seconds,
-    }
-    search = f"{one.xid} {one.commit_lsn} {named(one.tables, one.more_tables)}"
-    return Item(str(one.number) if one.number else OPEN, cells, values, search, is_trouble, one)
-
-
-def _relayed(one: RelayedTransaction, waits: float) -> Cell:
-    if one.is_given_up:
-        return Cell("abandoned", "warn")
-    if not one.acknowledged:
-        return Cell(f"{figures.elapsed(waits)}…", "warn" if waits >= LATE else "muted")
-    return _duration_cell(one.relayed_seconds)
-
-
-def _duration_cell(seconds: float | None) -> Cell:
-    return Cell(figures.NONE, "muted") if seconds is None else Cell(figures.elapsed(seconds))
-
-
-def _transaction_facts(one: RelayedTransaction, now: float) -> Content:
-    amount = f"{rows_text(one.rows)}, {figures.size(one.bytes)} of messages"
-    more = (one.more_tables, one.more_messages)
-    lines = fact_lines(one.xid, one.commit_time, one.commit_lsn, amount, one.tables, more)
-    received = f"received {figures.precise_clock(one.received)}"
-    tone = "$quiet"
-    if not one.number:
-        outcome, tone = "being read: rows and bytes so far", "$primary"
-    elif one.is_given_up:
-        outcome, tone = "abandoned: the current server does not have it", "$warning"
-    elif not one.acknowledged:
-        outcome, tone = (
-            f"not acknowledged yet, for {figures.elapsed(max(now - one.received, 0.0))}",
-            "$warning",
-        )
-    elif one.relayed_seconds is None or one.commit_seconds is None:
-        outcome = "acknowledged at an unknown time"
-    else:
-        since = figures.elapsed(one.commit_seconds)
-        outcome = f"acknowledged after {figures.elapsed(one.relayed_seconds)}, {since} after its COMMIT"
-    lines.append(Content.assemble((f"{received}, ", "$quiet"), (outcome, tone)))
-    if one.reads > 1:
-        again = f"read {one.reads} times: the stream was restarted before it was acknowledged"
-        lines.append(Content.styled(again, "$warning"))
-    return Content("\n").join(lines)
+@lru_cache(8)
+def columns_of(schemas: tuple[SchemaEntry, ...]) -> tuple[str, ...]:
+    """Return the distinct column names of these schemas."""
+    names: dict[str, None] = {}
+    for entry in schemas:
+        with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):
+            names |= dict.fromkeys(str(field["name"]) for field in json.loads(entry.schema)["fields"])
+    return tuple(names)

@@ -398,7 +398,6 @@ class LeaveScreen(ModalScreen[Ending | None]):
                 yield Button("Cancel (Esc)", id="stay", compact=True)
 
     def on_mount(self) -> None:
-        """Focus the most likely choice."""
         likely = "#quit" if not self.running else "#stop" if self.owned or not self.detachable else "#detach"
         self.set_focus(self.query_one(likely))
 
@@ -455,7 +454,6 @@ class JumpScreen(ModalScreen[JumpTarget | None]):
         self._laid_out_for: Size | None = None
 
     def compose(self) -> ComposeResult:
-        """Create the letters, and a line that explains them."""
         for letter, place in self.places.items():
             label = Label(f" {letter} ", classes="letter", markup=False)
             label.styles.offset = place.offset

@@ -25,7 +25,7 @@ from bwtui.relay.dead_letters.letters import (
 from bwtui.sink.dead_letters import DeadLetter, DeadLetterFile, DeadLetterRows, DeadLetterWriter, Row
 from bwtui.state_folder import state_folder
 from bwtui.tui.base import assessment, figures
-from bwtui.tui.base.plain import Content, Group, Text, block, with_hint
+from bwtui.tui.base.plain import Content, Group, Text, block, fact, with_hint
 from bwtui.tui.screens.base import DetailedList, RelayScreen
 from bwtui.tui.screens.dialogs import AskScreen
 from bwtui.tui.sources.host import Closer, ScreenHost, ScreenSelection
@@ -84,16 +84,15 @@ def _item(entry: ErrorEntry) -> Item:
     tone: assessment.Tone = "muted" if entry.is_over else "warn" if warning else "bad"
     cells = (
         Cell("✓" if entry.is_over else "▲" if warning else "✗", tone),
-        Cell(figures.clock(entry.time), "muted"),
-        Cell(figures.count(entry.count)),
+        Cell(figures.clock(entry.time), "muted", entry.time),
+        Cell(figures.count(entry.count), "", entry.count),
         Cell(entry.kind, tone),
-        Cell(entry.table or figures.NONE),
+        Cell(entry.table or figures.NONE, "", entry.table or ""),
         Cell(f"{entry.message}; {_lasted(entry)}" if entry.is_over else entry.message),
     )
-    values = {"time": entry.time, "count": entry.count, "kind": entry.kind, "table": entry.table or ""}
     # Time and count grow when the same error repeats.
     key = f"{entry.kind}\0{entry.table}\0{entry.message}"
-    return Item(key, cells, values, f"{entry.kind} {entry.table} {entry.message}", not warning, entry)
+    return Item(key, cells, f"{entry.kind} {entry.table} {entry.message}", not warning, entry)
 
 
 def _lasted(entry: ErrorEntry) -> str:
@@ -199,7 +198,6 @@ class DeadLettersScreen(RelayScreen):
         return None if letter is None else letter.table
 
     def row_text(self) -> str:
-        """Return the selected dead letter's line of the file."""
         letter = self._selected()
         try:
             return "" if letter is None else self._file.line(letter)
@@ -250,7 +248,7 @@ class DeadLettersScreen(RelayScreen):
 
     def _show_all(self, snapshot: ScreenSnapshot) -> None:
         listing, file = self._listing, self._file
-        listing.reason = self._why_none(snapshot)
+        listing.say_why_empty(self._why_none(snapshot))
         if file.end != self._listed or not file.letters:
             self._listed = file.end
             self._letters = {str(letter.place): letter for letter in tuple(file.letters)}
@@ -291,9 +289,7 @@ class DeadLettersScreen(RelayScreen):
 
     def _topic(self, snapshot: ScreenSnapshot) -> Content:
         """Return what the dead-letter topic holds, or why that is unknown, or nothing without a topic."""
-        view = snapshot.views.get("letters")
-        if not isinstance(view, DeadLetterTopic):
-            return Content("")
+        view = snapshot.view(DeadLetterTopic)
         if view.failure:
             return Content.styled(f" ✗ {view.failure}", "$error")
         if not view.topic or not view.time:
@@ -333,8 +329,8 @@ class DeadLettersScreen(RelayScreen):
 
     def _places(self, letter: DeadLetter) -> str:
         """Return the dead letter's places in the dead-letter topic, as far as known; "" without a topic."""
-        view = self.host.model.snapshot.views.get("letters")
-        if not isinstance(view, DeadLetterTopic) or not view.topic or view.failure or not view.time:
+        view = self.host.model.snapshot.view(DeadLetterTopic)
+        if not view.topic or view.failure or not view.time:
             return ""
         matching = [one for one in view.places if one.identity == letter.identity]
         if matching:
@@ -422,24 +418,21 @@ def _letter_key(letter: DeadLetter) -> str:
 def _letter_item(letter: DeadLetter) -> Item:
     key = _letter_key(letter)
     cells = (
-        Cell(figures.moment(letter.time)[:16] if letter.time else "unknown", "muted"),
+        Cell(
+            figures.moment(letter.time)[:16] if letter.time else "unknown",
+            "muted",
+            (letter.time, letter.place),
+        ),
         Cell(letter.table),
         Cell(key or "unknown", "strong" if key else "muted"),
         Cell(letter.error, "bad"),
         Cell(letter.operation),
         Cell(f"{letter.commit_lsn} #{letter.ordinal}", "muted"),
-        Cell(str(letter.xid) if letter.xid else figures.NONE, "muted"),
+        Cell(str(letter.xid) if letter.xid else figures.NONE, "muted", letter.xid),
     )
-    values = {
-        "time": (letter.time, letter.place),
-        "table": letter.table,
-        "reason": letter.error,
-        "operation": letter.operation,
-        "xid": letter.xid,
-    }
     change = f"{letter.operation} {letter.commit_lsn} {letter.xid}"
     search = f"{letter.table} {key} {letter.error} {letter.reason} {change}"
-    return Item(str(letter.place), cells, values, search, True)
+    return Item(str(letter.place), cells, search, True)
 
 
 def _letter_text(
@@ -474,8 +467,7 @@ def _letter_text(
     return Content("\n").join(lines)
 
 
-def _fact(name: str, value: str) -> Content:
-    return Content.assemble((f"{name:<9}", "$quiet"), value)
+_fact = partial(fact, width=9)
 
 
 def _columns(title: str, row: Row | None) -> list[Content]:

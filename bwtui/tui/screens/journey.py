@@ -14,7 +14,7 @@ from textual.widget import Widget
 from bwtui.errors import BwtuiError
 from bwtui.model.latency import Percentiles, latency_from_json
 from bwtui.model.lsn import format_lsn
-from bwtui.model.service_views import LookName, StageEntry, Stages
+from bwtui.model.service_views import LookName, Stages
 from bwtui.model.status import ChangeSample, FieldChange
 from bwtui.recording.change import OF_TRANSACTIONS, Change, SentMessage, as_text, differences
 from bwtui.recording.explain import HistoryStep, KeyHistory, RowKey, explain, key_before, key_of, row_before
@@ -66,11 +66,10 @@ from bwtui.tui.sources.journey import (
     xid_of,
 )
 from bwtui.tui.sources.model import ScreenSnapshot
-from bwtui.tui.widgets.changes import OPERATIONS
+from bwtui.tui.widgets.changes import OPERATIONS, WITHOUT, delivery_words
 from bwtui.tui.widgets.grid import Cell, Grid, GridColumn, GridRow
 from bwtui.tui.widgets.journey import FieldList, Lifeline, path_content
 from bwtui.tui.widgets.line import Detail
-from bwtui.tui.widgets.recorded_changes import WITHOUT, delivery_words
 
 if TYPE_CHECKING:
     from bwtui.kafka.key_reader import StoredRecord
@@ -172,7 +171,6 @@ class JourneyScreen(RelayScreen):
     # The screen.
 
     def body(self) -> Iterable[Widget]:
-        """Return the timeline, the changes next to the path of one of them, and its fields."""
         steps = Grid(self.columns, id="steps")
         steps.add_class("panel")
         steps.border_title = Content(f"{self.key.table} {self.key}")
@@ -192,11 +190,9 @@ class JourneyScreen(RelayScreen):
         return self.key.table
 
     def selected_key(self) -> RowKey | str:
-        """Return the key of the journey."""
         return self.key
 
     def row_text(self) -> str:
-        """Return the selected field or change as text to copy."""
         field = self.query_one(FieldList)
         if self.focused is field and (way := field.selected()) is not None:
             values = (way.before, way.after, way.kafka, way.newest)
@@ -242,7 +238,7 @@ class JourneyScreen(RelayScreen):
             why = self.why_nothing()
             way.border_title = "Change"
             way.show(why, Content.styled(why, "$quiet"))
-            self.query_one(FieldList).show([], "")
+            self.query_one(FieldList).show([], " ")
             return
         size = (way.content_size.width, self.has_class("-tall"))
         today = figures.moment(self.host.model.clock())[:10]
@@ -392,7 +388,6 @@ class JourneyScreen(RelayScreen):
         self.show_chosen()
 
     def open_row(self, grid: Grid) -> None:
-        """Open the transaction of a change."""
         if grid is self.main_grid():
             self.open_transaction()
 
@@ -497,10 +492,7 @@ class LiveJourney(JourneyScreen):
 
     def fill(self) -> None:
         snapshot = self.host.model.snapshot
-        view = snapshot.views.get("stages")
-        stages: Mapping[int, StageEntry] = {}
-        if isinstance(view, Stages):
-            stages = {entry.sequence: entry for entry in view.changes}
+        stages = {entry.sequence: entry for entry in snapshot.view(Stages).changes}
         samples = [(updated(one, stages), role) for one, role in sampled(snapshot.changes, self.key)]
         records = () if self.kafka.key_records is None else tuple(self.kafka.key_records.records)
         filled = (samples, self.kafka.version)
@@ -515,7 +507,6 @@ class LiveJourney(JourneyScreen):
         grid.set_remark(self._remark(len(samples)))
 
     def on_grid_highlighted(self, event: Grid.Highlighted) -> None:
-        """Show the selected change, and read its record."""
         if event.grid is self.main_grid():
             self.show_chosen()
             self.fetch_record_at_place()
@@ -804,7 +795,6 @@ class RecordedJourney(JourneyScreen):
         grid.set_remark(self._progress())
 
     def on_grid_highlighted(self, event: Grid.Highlighted) -> None:
-        """Read the selected step again, to show it in full."""
         if event.grid is self.main_grid():
             if (step := self._step()) is not None:
                 self._read_step(step)

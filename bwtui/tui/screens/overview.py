@@ -1,21 +1,30 @@
-"""The first screen: the pipeline and the tables; with more space, also history and latencies."""
+"""The first screen: the pipeline and the tables; with more space, also history, latencies and services."""
 
 import math
-from collections.abc import Iterable, Sequence
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import ClassVar, NamedTuple
 
-from textual.containers import Container
+from rich.cells import cell_len
+from textual.app import ComposeResult
+from textual.containers import Container, Horizontal, Vertical
 from textual.widget import Widget
+from textual.widgets import Sparkline
 
-from bwtui.model.service_views import LookName
-from bwtui.model.status import ChangeSample, TableStatus
+from bwtui.model.lsn import format_lsn
+from bwtui.model.service_views import Consumers, GroupEntry, Look, LookName, SlotEntry, Slots
+from bwtui.model.status import STAGES, ChangeSample, StageStatus, Status, TableStatus
 from bwtui.recording.explain import RowKey
 from bwtui.tui.base import assessment, figures
+from bwtui.tui.base.keys import key_for
+from bwtui.tui.base.plain import Content, fitted, printable
+from bwtui.tui.base.theme import TONES
 from bwtui.tui.screens.backfills import in_one_line
 from bwtui.tui.screens.base import RelayScreen
 from bwtui.tui.sources.journey import TypedKey, parse_typed_key, plain_key, sampled_key, tables_of
 from bwtui.tui.sources.model import ScreenSnapshot
+from bwtui.tui.widgets import history
 from bwtui.tui.widgets.changes import ChangeList
 from bwtui.tui.widgets.filter_bar import Filter, FilterBar
 from bwtui.tui.widgets.grid import Cell, Grid, GridColumn, Item, ItemList
@@ -23,8 +32,627 @@ from bwtui.tui.widgets.header import Header
 from bwtui.tui.widgets.history import EventList, LatencyPanel, RateChart
 from bwtui.tui.widgets.journey import KeyBar
 from bwtui.tui.widgets.line import Line, Panel
-from bwtui.tui.widgets.pipeline import Pipeline
-from bwtui.tui.widgets.services import GroupsPanel, RetainedWalPanel
+from bwtui.tui.widgets.transport import RecordingLine
+
+#: Cells within the boxes at both ends, the same in wide terminals, the width from which on a terminal is
+#: wide, and the cells of the frame.
+_END, _WIDE_END, _ROOMY, _FRAME = 28, 44, 200, 4
+
+
+class StageBox(Line):
+    """Shows one stage: rate and queue, in a tall box also total and times; the slow stage is marked."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(id=f"stage-{name}", classes="box")
+        self._title = name
+        self._stage = StageStatus()
+        self._slow = False
+        self._duration: float | None = None
+        self._is_old = False
+        self.border_title = Content(name)
+
+    def show(self, stage: StageStatus, slow: bool, duration: float | None, *, is_old: bool) -> None:
+        """Paint what changed; the slow stage is marked with a word and a heavy border.
+
+        ``duration`` is the median of the seconds that messages spent in the stage. With ``is_old``, the
+        status is old, and only the total is shown.
+        """
+        visible = (stage, duration, is_old)
+        if visible == (self._stage, self._duration, self._is_old) and slow == self._slow and self._lines:
+            return
+        self._stage, self._duration, self._is_old = visible
+        if slow != self._slow:
+            self._slow = slow
+            self.set_class(slow, "-slow")
+            self.border_subtitle = "▲ SLOW" if slow else ""
+        self.put(self._content())
+
+    def on_resize(self) -> None:
+        """Fit the content to the new size; shorten the title if it would be cut."""
+        short = self.size.width < len(self._title) + 4
+        self.border_title = Content(self._title[:3] if short else self._title)
+        self.put(self._content())
+
+    def _content(self) -> Content:
+        stage, width = self._stage, self.content_size.width
+        share = 0.0 if self._is_old else assessment.fullness(stage)
+        tone = "$warning" if share >= assessment.FULL else "$primary"
+        lines = [Content.styled(self._now(f"{figures.rate(stage.per_second)}/s").rjust(width), "bold")]
+        waiting = self._now(figures.count(stage.queue))
+        if self.content_size.height < 4:
+            queue = waiting.rjust(6)
+            bar = figures.gauge(share, width - 6) if stage.capacity else " " * (width - 6)
+            lines.append(Content.assemble((bar, tone), (queue, "$quiet")))
+        else:
+            bar = figures.gauge(share, width) if stage.capacity else "·" * width
+            limit = f" / {stage.capacity}" if stage.capacity and width >= 19 else ""
+            lines.append(Content.styled(bar, tone if stage.capacity else "$line"))
+            lines.append(_pair("queue", f"{waiting}{limit}", width))
+            lines.append(_pair("total", figures.count(stage.total), width))
+        if self.content_size.height >= 6:
+            lines += self._thread_activity(width)
+        return Content("\n").join(lines)
+
+    def _thread_activity(self, width: int) -> list[Content]:
+        if self._title == "decode":
+            # Decoding and encoding are measured as one step.
+            return [Content.styled("timed with", "$quiet"), Content.styled("encode".rjust(width), "$quiet")]
+        duration = figures.NONE if self._duration is None else self._now(history.brief(self._duration))
+        busy = self._now(figures.percent(self._stage.busy))
+        return [_pair("busy", busy, width), _pair("p50", duration, width)]
+
+    def _now(self, figure: str) -> str:
+        """Return a present figure, or a dash if the status is old."""
+        return figures.NONE if self._is_old else figure
+
+
+class Arrow(Widget):
+    """The connection of two boxes; its shaft is shown if there is space."""
+
+    def render(self) -> str:
+        return "▶".rjust(self.content_size.width, "─")
+
+
+class Pipeline(Vertical):
+    """Shows PostgreSQL, the stages and Kafka; as lines and flat boxes if space is short."""
+
+    def compose(self) -> ComposeResult:
+        self.border_title = "Pipeline"
+        self.add_class("panel")
+        yield Line(id="ends")
+        with Horizontal(id="flow"):
+            yield EndBox("PostgreSQL", id="source")
+            yield Arrow(classes="end")
+            for name in STAGES:
+                if name != STAGES[0]:
+                    yield Arrow()
+                yield StageBox(name)
+            yield Arrow(classes="end")
+            yield EndBox("Kafka", id="sink")
+        yield Line(id="position")
+        yield RecordingLine(id="recording")
+        with Horizontal(id="vitals"):
+            yield Line(id="delivered")
+            yield Sparkline(id="throughput")
+            yield Line(id="engine")
+
+    def show(self, snapshot: ScreenSnapshot) -> None:
+        """Paint what changed."""
+        status = snapshot.status
+        if status is None:
+            return
+        slow = assessment.slow_stage(status)
+        taken, _ = history.taken_by(status)
+        for name in STAGES:
+            box = self.query_one(f"#stage-{name}", StageBox)
+            one = taken.get(history.STAGE_OF.get(name, ""))
+            counts = status.stages.get(name, StageStatus())
+            box.show(counts, name == slow, one.p50 if one else None, is_old=snapshot.as_of is not None)
+        width = self.content_size.width
+        boxed = bool(self.query_one("#source").display)
+        vitals = bool(self.query_one("#vitals").display)
+        position = (_background if boxed else _position)(snapshot, status, width, vitals)
+        self.query_one("#ends", Line).put(_ends(snapshot, status, width))
+        source, sink = self.query_one("#source", EndBox), self.query_one("#sink", EndBox)
+        end = _END if width < _ROOMY else _WIDE_END
+        source.styles.width = sink.styles.width = end + _FRAME
+        source.say_when(snapshot.as_of)
+        source.put(_source(snapshot, status, end))
+        only_recorded = _only_recorded(snapshot, status)
+        sink.set_title("Recording" if only_recorded else "Kafka")
+        sink.say_when(snapshot.as_of)
+        sink.put(_sink(snapshot, status, only_recorded, end))
+        self.query_one("#position", Line).put(_snapshot(status, width) or position)
+        self.query_one("#recording", RecordingLine).show(status.recording)
+        if vitals:
+            self._show_vitals(snapshot, status)
+
+    def _show_vitals(self, snapshot: ScreenSnapshot, status: Status) -> None:
+        delivered = status.stages.get("acknowledge", StageStatus()).per_second
+        rate = (figures.NONE if snapshot.as_of else f"{figures.rate(delivered)}/s").rjust(8)
+        chart = self.query_one("#throughput", Sparkline)
+        peak, top = max(snapshot.delivered, default=0.0), figures.ceiling(snapshot.delivered)
+        lines = [Content.assemble(("delivered ", "$quiet"), (rate, "bold"))]
+        if self.query_one("#vitals").size.height > 1:
+            cut = "of the last 2 m" if peak <= top else f"cut off at {figures.rate(top)}/s"
+            lines.append(Content.assemble(("peak      ", "$quiet"), f"{figures.rate(peak)}/s".rjust(8)))
+            lines.append(Content.styled(cut, "$quiet"))
+        elif peak > top:
+            lines[0] += Content.styled(f" ▲{figures.rate(peak)}", "$quiet")
+        self.query_one("#delivered", Line).put(Content("\n").join(lines))
+        # One point per cell, the newest at the right: stretched or bundled points would jump. The zero at the
+        # start makes the scale begin at zero.
+        room = max(chart.content_size.width - 1, 1)
+        points = [min(point, top) for point in snapshot.delivered[-room:]]
+        chart.data = [0.0] * (1 + room - len(points)) + points
+        self.query_one("#engine", Line).put(_engine(snapshot, status))
+
+
+class EndBox(Line):
+    """One end of the pipeline, as a box with its title in the border."""
+
+    _when = ""
+
+    def __init__(self, title: str, *, id: str) -> None:
+        super().__init__(id=id)
+        self._title = title
+        self.border_title = Content(title)
+        self.add_class("box", "end")
+
+    def set_title(self, title: str) -> None:
+        """Set the title; Textual would repaint everything even for the same text."""
+        if title != self._title:
+            self._title = title
+            self.border_title = Content(title)
+
+    def say_when(self, as_of: float | None) -> None:
+        """Show the time of the figures if they are old."""
+        text = "" if as_of is None else f"as of {figures.clock(as_of)}"
+        if text != self._when:
+            self._when = text
+            self.border_subtitle = Content(text)
+
+
+def _pair(name: str, value: str, width: int, tone: str = "") -> Content:
+    gap = max(width - len(name) - len(value), 1)
+    return Content.assemble((name, "$quiet"), " " * gap, (value, tone))
+
+
+def _named(name: str, value: str, tone: str = "") -> Content:
+    return Content.assemble((f"{name} ", "$quiet"), (value, tone))
+
+
+def _safe_bytes(status: Status) -> str:
+    if status.wal_status == "lost":
+        return "nothing"
+    if status.safe_wal_bytes is None:
+        return "no limit"
+    return figures.size(max(status.safe_wal_bytes, 0))
+
+
+def _engine(snapshot: ScreenSnapshot, status: Status) -> Content:
+    is_old = snapshot.as_of is not None
+    cpu = figures.NONE if snapshot.cpu is None or is_old else f"{snapshot.cpu * 100:.0f}%"
+    memory = (figures.NONE if is_old else figures.size(status.resident_bytes)).rjust(7)
+    return Content.assemble(("engine ", "$quiet"), memory, ("  cpu ", "$quiet"), cpu.rjust(4))
+
+
+def _runway(snapshot: ScreenSnapshot) -> list[Content]:
+    """Return how long the slot would stay safe if the relay stopped now; this is not a countdown."""
+    remaining = snapshot.seconds_left()
+    if remaining is None or snapshot.as_of is not None:
+        return []
+    return [_named("safe", f"≈ {figures.duration(remaining)} if the relay stopped now")]
+
+
+def _commits(snapshot: ScreenSnapshot, status: Status) -> list[Content]:
+    """Return that the relay delivers exactly once, and the rate and latency of its Kafka transactions."""
+    one = status.exactly_once
+    if one is None:
+        return []
+    if snapshot.as_of is not None or one.commit_p50 is None:
+        return [Content.styled("exactly once", "bold")]
+    duration = f"{figures.rate(one.commits_per_second)} commits/s, p50 {history.brief(one.commit_p50)}"
+    return [Content.assemble(("exactly once ", "bold"), duration)]
+
+
+def _lag(snapshot: ScreenSnapshot, status: Status) -> assessment.Assessment:
+    """Judge the lag; if the status is old, return only its time."""
+    if snapshot.as_of is not None:
+        return assessment.Assessment("muted", f"as of {figures.clock(snapshot.as_of)}")
+    return assessment.of_lag(status)
+
+
+def _wal(snapshot: ScreenSnapshot, status: Status) -> assessment.Assessment:
+    wal = assessment.of_wal_status(status.wal_status)
+    return wal if snapshot.as_of is None or wal.tone != "good" else assessment.Assessment("muted", wal.word)
+
+
+def _ends(snapshot: ScreenSnapshot, status: Status, width: int) -> Content:
+    wal = _wal(snapshot, status)
+    version = status.server_version.split(" ")[0]
+    server = "PostgreSQL" if width >= 100 else "PG"
+    parts = [
+        Content.assemble((f"{server} {version}", "bold"), f" ▸ {status.slot[:16]}"),
+        _named("wal", f"{wal.mark} {wal.word}", TONES[wal.tone]),
+        _named("retained", assessment.retained(status)),
+        _named("safe", _safe_bytes(status)),
+    ]
+    if snapshot.as_of is not None:
+        # Right after the name, where there is always space.
+        parts.insert(1, Content.styled(f"as of {figures.clock(snapshot.as_of)}", "bold $warning"))
+    if _only_recorded(snapshot, status):
+        parts.insert(1, Content.styled("▶ recorded only", "bold"))
+    else:
+        parts.append(Content.assemble(("▶ Kafka ", "bold"), status.broker))
+    return _joined(parts, width)
+
+
+def _position(snapshot: ScreenSnapshot, status: Status, width: int, vitals: bool) -> Content:
+    lag = _lag(snapshot, status)
+    tone = TONES[lag.tone]
+    behind = f"{figures.size(status.wal_lag_bytes)} {figures.duration(status.wal_lag_seconds)}"
+    parts = [
+        _named("lag", behind.ljust(15), tone),
+        Content.styled(f"{lag.mark} {lag.word}".ljust(9), tone),
+        *_runway(snapshot),
+        *_commits(snapshot, status),
+        # Without vitals, their space is taken by the chart over ten minutes.
+        *([] if vitals else [_engine(snapshot, status)]),
+        _named("confirmed", format_lsn(status.confirmed_lsn)),
+        _named("server", format_lsn(status.server_lsn)),
+        _named("received", format_lsn(status.received_lsn)),
+        _named("transactions", figures.count(status.transactions)),
+    ]
+    return _joined(parts, width)
+
+
+def _background(snapshot: ScreenSnapshot, status: Status, width: int, vitals: bool) -> Content:
+    """Return the figures that do not fit into the boxes, and the vitals if they are hidden."""
+    spilled = figures.NONE if status.spill_bytes is None else figures.size(status.spill_bytes)
+    parts = [
+        *_runway(snapshot),
+        *_commits(snapshot, status),
+        # Without vitals, their space is taken by the chart over ten minutes, which has the latencies next to
+        # it.
+        *([] if vitals else [_engine(snapshot, status)]),
+        *([way] if vitals and (way := history.summary(status)) else []),
+        _named("publication", status.publication),
+        _named("received LSN", format_lsn(status.received_lsn)),
+        _named("restart LSN", format_lsn(status.restart_lsn)),
+        _named("spilled by the server", spilled),
+    ]
+    return _joined(parts, width)
+
+
+def _snapshot(status: Status, width: int) -> Content | None:
+    """Return the progress of the whole snapshot, or None if none is running."""
+    tables = [t for t in status.tables.values() if t.snapshot_state != "none"]
+    if not status.is_copying or not tables:
+        return None
+    done = sum(t.snapshot_state == "done" for t in tables)
+    rows = sum(t.snapshot_rows for t in tables)
+    estimate = sum(max(t.snapshot_estimate or 0, t.snapshot_rows) for t in tables)
+    share = min(rows / estimate, 0.99) if estimate else 0.0
+    pace = sum(t.rows_per_second for t in tables)
+    remaining = figures.remaining((estimate - rows) / pace if pace and estimate > rows else None)
+    parts = [
+        Content.assemble(("snapshot ", "bold"), (figures.gauge(share, 20), "$primary")),
+        Content(figures.percent(share).rjust(4)),
+        _named("rows", f"{figures.count(rows)} of ~{figures.count(estimate)}"),
+        _named("tables done", f"{done} of {len(tables)}"),
+        *([Content(remaining)] if remaining else []),
+        *([_named("workers", str(len(status.snapshot_workers)))] if status.snapshot_workers else []),
+    ]
+    return _joined(parts, width)
+
+
+def _source(snapshot: ScreenSnapshot, status: Status, width: int) -> Content:
+    wal = _wal(snapshot, status)
+    lines = [
+        Content.styled(fitted(status.server_version, width), "bold"),
+        Content.styled(fitted(status.database, width), "$quiet"),
+        _pair("slot", fitted(status.slot, width - 8), width),
+        _pair("wal", f"{wal.mark} {wal.word}", width, TONES[wal.tone]),
+        _pair("server LSN", format_lsn(status.server_lsn), width),
+        _pair("retained", assessment.retained(status), width),
+        _pair("safe", _safe_bytes(status), width),
+    ]
+    return Content("\n").join(lines)
+
+
+def _only_recorded(snapshot: ScreenSnapshot, status: Status) -> bool:
+    """Return whether changes are only recorded, and not sent to Kafka."""
+    is_recording = snapshot.playhead is not None or status.recording is not None
+    return is_recording and not status.broker
+
+
+def _sink(snapshot: ScreenSnapshot, status: Status, only_recorded: bool, width: int) -> Content:
+    lag = _lag(snapshot, status)
+    tone = TONES[lag.tone]
+    lines = [
+        Content.styled("recorded only" if only_recorded else fitted(status.broker, width), "bold"),
+        Content.styled(
+            "nothing is sent to Kafka" if only_recorded else fitted(status.registry, width), "$quiet"
+        ),
+        _pair("confirmed LSN", format_lsn(status.confirmed_lsn), width),
+        _pair("lag", figures.size(status.wal_lag_bytes), width, tone),
+        _pair("lag in time", figures.duration(status.wal_lag_seconds), width, tone),
+        _pair("", f"{lag.mark} {lag.word}", width, tone),
+        _pair("transactions", figures.count(status.transactions), width),
+    ]
+    return Content("\n").join(lines)
+
+
+def _joined(parts: list[Content], width: int) -> Content:
+    """Join as many parts as fit, omitting parts from the end."""
+    line = parts[0]
+    for part in parts[1:]:
+        if line.cell_length + 2 + part.cell_length > width:
+            break
+        line = line + "  " + part
+    return line
+
+
+#: Age in seconds from which on an answer is reported as old; these service views are polled every five.
+OLD_AFTER = 20.0
+#: Seconds without being shown after which a panel starts to wait for an answer again.
+_AWAY = 3.0
+
+
+class ServicePanel(Panel):
+    """Reports an old answer, but only if it has been polled for long enough."""
+
+    _since = _last = float("-inf")
+
+    def age(self, view: Look, snapshot: ScreenSnapshot) -> str:
+        """Return the remark on an old answer, with its age in whole seconds; "" for a fresh one."""
+        if snapshot.absence:
+            return f"▲ as of {figures.clock(view.time)}: the relay {snapshot.absence}"
+        now = snapshot.received
+        if now - self._last > _AWAY or now < self._last:
+            self._since = now
+        self._last = now
+        old = now - view.time
+        if old <= OLD_AFTER:
+            return ""
+        if now - self._since <= OLD_AFTER:
+            return f"· {figures.duration(old)} old; querying again"
+        return f"▲ no answer for {figures.duration(old)}; showing the last one"
+
+    def put_lines(self, lines: list[Content], height: int) -> None:
+        """Show as many lines as fit, and the number of the others."""
+        if len(lines) > height > 1:
+            more = f"and {len(lines) - height + 1} more; {key_for('drill')} shows all"
+            lines = [*lines[: height - 1], Content.styled(more, "$quiet")]
+        self.put(lines)
+
+
+def query_notice(snapshot: ScreenSnapshot, service: str) -> Content:
+    """Return what the relay polls, or that it polls nothing."""
+    if snapshot.absence:
+        return Content.styled(f"· not queried: the relay {snapshot.absence}", "$warning")
+    return Content.styled(f"· the relay is querying {service}…", "$quiet")
+
+
+def wrapped(text: str, width: int, style: str) -> Iterator[Content]:
+    """Yield a text in as many lines as it needs, all but the first indented."""
+    for number, line in enumerate(textwrap.wrap(printable(text), max(width - 2, 10))):
+        yield Content.styled(f"  {line}" if number else line, style)
+
+
+#: Shares of the limit from which on the bar changes its colour; the figure is next to it.
+_WARN, _BAD = 0.5, 0.8
+
+
+class RetainedWalPanel(ServicePanel):
+    """Shows this relay's slot as soon as it is known, and the other slots a few seconds later."""
+
+    leads_to = "slots"
+
+    def __init__(self) -> None:
+        super().__init__("WAL runway", id="runway")
+
+    def shown_of(self, snapshot: ScreenSnapshot) -> object:
+        status, view = snapshot.status, snapshot.view(Slots)
+        if status is None:
+            return None
+        own_slot = (
+            status.retained_wal_bytes,
+            status.safe_wal_bytes,
+            status.wal_status,
+            status.verdict.stands_still,
+        )
+        return own_slot, snapshot.wal_rate, snapshot.as_of, view, self.age(view, snapshot)
+
+    def draw(self, snapshot: ScreenSnapshot, width: int, height: int) -> None:
+        if snapshot.status is None:
+            return
+        view = snapshot.view(Slots)
+        own_slot = _own_slot_lines(snapshot, snapshot.status, width)
+        other_slots = _other_slots_lines(snapshot, snapshot.status, self.age(view, snapshot), width)
+        self.put_lines([*own_slot, *other_slots], height)
+        many = len(view.slots)
+        self.set_remark("" if not view.time or view.failure else "1 slot" if many == 1 else f"{many} slots")
+
+
+def _own_slot_lines(snapshot: ScreenSnapshot, status: Status, width: int) -> Iterator[Content]:
+    retained, safe = status.retained_wal_bytes, status.safe_wal_bytes
+    if snapshot.as_of is not None:
+        text = f"▲ as of {figures.clock(snapshot.as_of)}: the relay {snapshot.absence}"
+        yield from wrapped(text, width, "$warning")
+    if status.wal_status == "lost":
+        yield from wrapped("✗ the slot has lost WAL that it needs", width, "bold $error")
+        return
+    if safe is None:
+        yield Content.assemble(("retained ", "$quiet"), (assessment.retained(status), "bold"))
+        text = "· no limit is set (max_slot_wal_keep_size): an unused slot fills the disk"
+        if not status.wal_status:
+            text = "· unknown so far whether a limit is set"
+        yield from wrapped(text, width, "$quiet")
+    else:
+        yield from _bar(retained, max(safe, 0), width)
+        if status.wal_status == "unreserved" or safe <= 0:
+            text = "✗ the slot is about to be lost: its WAL may be removed"
+            yield from wrapped(text, width, "bold $error")
+        seconds_left = snapshot.seconds_left()
+        if seconds_left is not None and snapshot.as_of is None:
+            # While the relay keeps up, nothing is lost, so this is not a countdown.
+            condition = (
+                "while the relay makes no progress"
+                if status.verdict.stands_still
+                else "if the relay stopped now"
+            )
+            time = (f"≈ {figures.duration(seconds_left)}", "bold")
+            yield Content.assemble(("safe ", "$quiet"), time, (f" {condition}", "$quiet"))
+    if snapshot.wal_rate is not None and snapshot.as_of is None:
+        rate = f"{figures.size(snapshot.wal_rate)}/s"
+        yield Content.assemble(("the server writes ", "$quiet"), rate, (" of WAL", "$quiet"))
+
+
+def _bar(retained: int, safe: int, width: int) -> Iterator[Content]:
+    """Yield the retained share of the limit; what the server calls safe is the rest up to the limit."""
+    limit = retained + safe
+    share = retained / limit if limit else 0.0
+    tone = "$error" if share >= _BAD else "$warning" if share >= _WARN else "$success"
+    retained_bytes = Content.assemble(
+        ("retained ", "$quiet"), (figures.size(retained), "bold"), (" of ", "$quiet"), figures.size(limit)
+    )
+    lines = "<1%" if 0 < share < 0.01 else figures.percent(share)
+    gap = " " * max(width - retained_bytes.cell_length - len(lines), 1)
+    yield retained_bytes + Content(gap) + Content.styled(lines, f"bold {tone}")
+    yield Content.styled(figures.gauge(share, width), tone)
+
+
+def _other_slots_lines(snapshot: ScreenSnapshot, status: Status, age: str, width: int) -> Iterator[Content]:
+    """Yield the other slots that retain more than this one, or need attention."""
+    view = snapshot.view(Slots)
+    if not view.time:
+        yield query_notice(snapshot, "the other slots")
+        return
+    if view.failure:
+        yield from wrapped(f"✗ {view.failure}", width, "$error")
+        return
+    yield from wrapped(age, width, "$warning")
+    other_slots = [slot for slot in view.slots if slot.name != status.slot]
+    lines = [slot for slot in other_slots if _matters(slot, status.retained_wal_bytes)]
+    for slot in sorted(lines, key=lambda one: (one.wal_status != "lost", -(one.retained_wal_bytes or 0))):
+        yield _other_slot_line(slot, view.time, width)
+    if not lines:
+        mark = "·" if snapshot.absence else "✓"
+        text = f"{mark} no other slot retains more" if other_slots else f"{mark} there is no other slot"
+        yield Content.styled(text, "$quiet")
+    for note in view.notes:
+        yield from wrapped(f"▲ {note}", width, "$warning")
+
+
+def _matters(slot: SlotEntry, retained: int) -> bool:
+    return assessment.of_slot(slot).tone != "good" or (slot.retained_wal_bytes or 0) > retained
+
+
+def _other_slot_line(slot: SlotEntry, now: float, width: int) -> Content:
+    verdict = assessment.of_slot(slot)
+    tone = TONES[verdict.tone] if verdict.tone != "good" else "$quiet"
+    idle = "" if slot.inactive_since is None else f" {figures.duration(now - slot.inactive_since)}"
+    keeps = "" if slot.retained_wal_bytes is None else f" {figures.size(slot.retained_wal_bytes)},"
+    words = f"{keeps} {verdict.word}"
+    # The user must type the name; for how long the slot has had no reader is on its own screen, too.
+    words += idle if 2 + len(slot.name) + len(words) + len(idle) <= width else ""
+    mark = verdict.mark if verdict.tone != "good" else "·"
+    return Content.assemble(
+        (f"{mark} ", tone), fitted(slot.name, max(width - 2 - len(words), 8)), (words, tone)
+    )
+
+
+#: Cells of the verdict, the rows and the time; minimum and maximum cells of a name.
+_WORD, _ROWS, _TIME = 12, 8, 10
+_SHORT_NAME, _LONG = 14, 40
+
+
+class GroupsPanel(ServicePanel):
+    """Lists the groups, those with the largest lag first."""
+
+    leads_to = "consumers"
+
+    def __init__(self) -> None:
+        super().__init__("Consumer groups", id="readers")
+
+    def shown_of(self, snapshot: ScreenSnapshot) -> object:
+        view = snapshot.view(Consumers)
+        return view, snapshot.absence, self.age(view, snapshot)
+
+    def draw(self, snapshot: ScreenSnapshot, width: int, height: int) -> None:
+        view = snapshot.view(Consumers)
+        self.put_lines(list(_group_lines(snapshot, self.age(view, snapshot), width)), height)
+        late = sum(assessment.is_behind(group, view.time) for group in view.groups)
+        many = len(view.groups)
+        self.set_remark(f"{late} of {many} late" if late else f"{many}, none late" if many else "")
+
+
+def _group_lines(snapshot: ScreenSnapshot, age: str, width: int) -> Iterator[Content]:
+    view = snapshot.view(Consumers)
+    if not view.time:
+        yield query_notice(snapshot, "Kafka")
+        return
+    if view.failure:
+        yield from wrapped(f"✗ {view.failure}", width, "$error")
+        return
+    yield from wrapped(age, width, "$warning")
+    if not view.groups:
+        yield from wrapped("· no consumer group has committed an offset in these topics", width, "$quiet")
+    else:
+        room = _GroupLayout.of(width)
+        titles = (
+            (" State".ljust(_WORD + 1) if room.has_verdict else "")
+            + "Rows".rjust(_ROWS)
+            + "Behind".rjust(_TIME)
+        )
+        yield Content.styled("  " + "Group".ljust(room.name) + titles, "bold $quiet")
+    for group in sorted(view.groups, key=lambda one: _lateness(one, view.time), reverse=True):
+        yield _group_line(group, view.time, room, is_old=bool(snapshot.absence))
+    for note in view.notes:
+        yield from wrapped(f"▲ {note}", width, "$warning")
+
+
+class _GroupLayout(NamedTuple):
+    """The cells of a group's name, and whether its verdict fits next to it."""
+
+    name: int
+    has_verdict: bool
+
+    @classmethod
+    def of(cls, width: int) -> "_GroupLayout":
+        room = width - 2 - _ROWS - _TIME
+        has_verdict = room - _WORD - 1 >= _SHORT_NAME
+        return cls(min(max(room - (_WORD + 1) * has_verdict, 4), _LONG), has_verdict)
+
+
+def _group_line(group: GroupEntry, now: float, room: _GroupLayout, *, is_old: bool) -> Content:
+    verdict = assessment.of_group(group, now)
+    if is_old and verdict.tone == "good":
+        # It is the verdict of that time.
+        verdict = assessment.Assessment("muted", verdict.word)
+    tone = TONES[verdict.tone]
+    name = fitted(group.name, room.name)
+    is_current = group.unread_since is not None or not (group.unread or group.uncommitted)
+    age = figures.duration(_age(group, now)) if is_current else "unknown"
+    return Content.assemble(
+        (f"{verdict.mark} ", tone),
+        (name, "$primary"),
+        " " * (room.name - cell_len(name)),
+        (f" {verdict.word:<{_WORD}}" if room.has_verdict else "", tone),
+        (assessment.unread_of(group).rjust(_ROWS), "" if group.unread else "$quiet"),
+        (age.rjust(_TIME), tone if verdict.tone != "good" else "$quiet"),
+    )
+
+
+def _age(group: GroupEntry, now: float) -> float:
+    return 0.0 if group.unread_since is None else max(now - group.unread_since, 0.0)
+
+
+def _lateness(group: GroupEntry, now: float) -> tuple[bool, float, int]:
+    return assessment.of_group(group, now).tone != "good", _age(group, now), group.unread
+
 
 #: Bars of a sparkline, one per second.
 TREND = 12
@@ -128,12 +756,12 @@ def table_item(
         _rate_cell(figures.rate(table.rows_per_second), table.rows_per_second, is_old),
         trend,
         _time_left_cell(table.snapshot_seconds_left),
-        _milliseconds_cell(None if is_old else table.latency_p99),
+        _milliseconds_cell(table.latency_p99, is_old),
         *(
             _count_cell(n)
             for n in (table.inserts, table.updates, table.deletes, table.truncates, table.messages)
         ),
-        Cell(figures.size(table.bytes), "" if table.bytes else "muted"),
+        Cell(figures.size(table.bytes), "" if table.bytes else "muted", table.bytes),
         _id_cell(table.key_schema_id),
         _id_cell(table.value_schema_id, table.value_schema_version),
         _count_cell(table.errors, "bad"),
@@ -141,26 +769,13 @@ def table_item(
         Cell(table.topic, "muted"),
         Cell("; ".join(table.notes), "warn"),
     )
-    values = {
-        "table": name,
-        "rate": table.rows_per_second,
-        "wal": table.wal_bytes_per_second,
-        "p99": -math.inf if table.latency_p99 is None else table.latency_p99,
-        "inserts": table.inserts,
-        "updates": table.updates,
-        "deletes": table.deletes,
-        "messages": table.messages,
-        "bytes": table.bytes,
-        "errors": table.errors,
-        "dead": table.dead_letters,
-    }
     if omitted:
         cells = tuple(cell for cell, column in zip(cells, COLUMNS, strict=True) if column.key not in omitted)
-    return Item(name, cells, values, f"{name} {table.topic} {' '.join(table.notes)}", trouble)
+    return Item(name, cells, f"{name} {table.topic} {' '.join(table.notes)}", trouble)
 
 
 def _count_cell(number: int, tone: str = "") -> Cell:
-    return Cell(figures.count(number), tone if number else "muted")
+    return Cell(figures.count(number), tone if number else "muted", number)
 
 
 def _id_cell(number: int | None, version: int | None = None) -> Cell:
@@ -170,11 +785,14 @@ def _id_cell(number: int | None, version: int | None = None) -> Cell:
 
 
 def _rate_cell(text: str, rate: float, is_old: bool) -> Cell:
-    return Cell(figures.NONE if is_old else text, "" if rate and not is_old else "muted")
+    return Cell(figures.NONE if is_old else text, "" if rate and not is_old else "muted", rate)
 
 
-def _milliseconds_cell(seconds: float | None) -> Cell:
-    return Cell(figures.NONE, "muted") if seconds is None else Cell(figures.milliseconds(seconds))
+def _milliseconds_cell(seconds: float | None, is_old: bool) -> Cell:
+    rank = -math.inf if seconds is None else seconds
+    if seconds is None or is_old:
+        return Cell(figures.NONE, "muted", rank)
+    return Cell(figures.milliseconds(seconds), "", rank)
 
 
 def _time_left_cell(seconds: float | None) -> Cell:
@@ -266,7 +884,6 @@ class OverviewScreen(RelayScreen):
         yield Container(services, EventList(), ChangeList(), id="latest", classes="folder")
 
     def filter_bar(self) -> FilterBar:
-        """Return the line in which a filter or a key is typed."""
         return KeyBar(self._understood, self._open_key, self.apply_filter, self.focus_list, self.names)
 
     def action_filter(self) -> None:
@@ -361,7 +978,6 @@ class OverviewScreen(RelayScreen):
         }
 
     def on_resize(self) -> None:
-        """Paint at once for the new size."""
         self.refresh_picture()
 
     def action_maximise(self) -> None:
@@ -396,7 +1012,6 @@ class OverviewScreen(RelayScreen):
             self.host.show_mode("changes" if isinstance(grid, ChangeList) else "errors")
 
     def on_panel_opened(self, event: Panel.Opened) -> None:
-        """Switch to the screen with the details of a panel."""
         self.host.show_mode(event.mode)
 
     def _restore(self) -> None:

@@ -78,7 +78,6 @@ class RegistryScreen(RelayScreen):
 
     @property
     def hurries(self) -> bool:
-        """True while the compatibility level of the selected subject is missing."""
         view = self._subject_view()
         return view is None or (not view.time and not view.failure)
 
@@ -150,20 +149,13 @@ def _schema_item(schema: SchemaEntry, trouble: bool) -> Item:
     version = figures.NONE if schema.version is None else str(schema.version)
     cells = (
         Cell(schema.subject, "strong"),
-        Cell(str(schema.id)),
-        Cell(version),
+        Cell(str(schema.id), "", schema.id),
+        Cell(version, "", schema.version or 0),
         Cell(schema.part, "muted"),
         Cell(schema.table),
-        Cell(figures.clock(schema.time), "muted"),
+        Cell(figures.clock(schema.time), "muted", schema.time),
     )
-    values = {
-        "subject": schema.subject,
-        "id": schema.id,
-        "version": schema.version or 0,
-        "table": schema.table,
-        "time": schema.time,
-    }
-    return Item(_schema_key(schema), cells, values, f"{schema.subject} {schema.id} {schema.table}", trouble)
+    return Item(_schema_key(schema), cells, f"{schema.subject} {schema.id} {schema.table}", trouble)
 
 
 @dataclass(frozen=True, slots=True)
@@ -403,12 +395,10 @@ class VersionsScreen(ServiceViewScreen):
         return self.subject
 
     def selected_table(self) -> str | None:
-        """Return the table that the subject belongs to."""
         schemas = self.host.model.snapshot.schemas
         return next((one.table for one in schemas if one.subject == self.subject), None)
 
     def open_row(self, grid: Grid) -> None:
-        """Focus the differences."""
         if grid.id == "versions":
             self.query_one("#differences").focus()
 
@@ -425,7 +415,6 @@ class VersionsScreen(ServiceViewScreen):
     # -- requests -------------------------------------------------------------------------------------------
 
     def view_subjects(self) -> tuple[str, ...]:
-        """Return the subject, and the versions with missing texts."""
         view = self._subject_view(self.host.model.snapshot)
         if view is None or not view.versions:
             return (self.subject, CHANGES, NEWEST)
@@ -433,7 +422,6 @@ class VersionsScreen(ServiceViewScreen):
 
     @property
     def hurries(self) -> bool:
-        """Whether requested data is still missing."""
         view = self._subject_view(self.host.model.snapshot)
         return view is None or (not view.time and not view.failure) or bool(self._lacking())
 
@@ -481,7 +469,6 @@ class VersionsScreen(ServiceViewScreen):
         )
 
     def on_grid_highlighted(self, event: Grid.Highlighted) -> None:
-        """Compare the newly selected version."""
         if event.grid.id == "versions":
             self._show_all(self.host.model.snapshot)
 
@@ -532,7 +519,7 @@ class VersionsScreen(ServiceViewScreen):
             return
         self._shown = displayed
         changes = self._compare(*pair) if len(pair) == 2 and None not in texts else []
-        listing.reason = self._why_none(pair, changes)
+        listing.say_why_empty(self._why_none(pair, changes))
         listing.set_items(
             [_difference_item(n, one, level) for n, one in enumerate(changes or ())], snapshot.received
         )
@@ -605,29 +592,27 @@ def _version_item(place: int, version: SubjectVersion, mark: str, now: float) ->
     when = when_registered(version, now)
     cells = (
         Cell(mark, "strong"),
-        Cell(figures.NONE if version.number is None else str(version.number)),
-        Cell("…" if version.id is None else str(version.id)),
+        Cell(figures.NONE if version.number is None else str(version.number), "", place),
+        Cell("…" if version.id is None else str(version.id), "", version.id or 0),
         Cell(counted_changes(version), "muted"),
         Cell(state or when, "warn" if state else "muted" if when == UNKNOWN else ""),
         Cell("" if version.fields is None else f"{version.fields:,}", "muted"),
     )
-    values = {"version": place, "id": version.id or 0}
-    return Item(version.key, cells, values, f"{version.name} {version.id} {state} {when}", bool(state))
+    return Item(version.key, cells, f"{version.name} {version.id} {state} {when}", bool(state))
 
 
 def _difference_item(number: int, difference: SchemaDifference, level: str) -> Item:
     rule = rule_cell(difference, level)
     kind = "renamed" if not difference.field and difference.kind == "name" else difference.kind
     cells = (
-        Cell(difference.field or "(the record)", "" if difference.field else "muted"),
-        Cell(kind, "strong"),
+        Cell(difference.field or "(the record)", "" if difference.field else "muted", number),
+        Cell(kind, "strong", difference.kind),
         Cell(difference.before or figures.NONE, "" if difference.before else "muted"),
         Cell(difference.after or figures.NONE, "" if difference.after else "muted"),
-        rule,
+        rule._replace(value=rule_rank(rule)),
     )
-    values = {"field": number, "kind": difference.kind, "rule": rule_rank(rule)}
     search = f"{difference.field} {difference.kind} {difference.before} {difference.after} {rule.text}"
-    return Item(f"{number:06}", cells, values, search, rule.tone in ("bad", "warn"))
+    return Item(f"{number:06}", cells, search, rule.tone in ("bad", "warn"))
 
 
 #: Maximum tables listed one by one; those that would stop the relay come first.

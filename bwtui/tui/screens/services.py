@@ -1,5 +1,6 @@
 """What the relay's process learns from its services: slots, consumer groups, its log, and its settings."""
 
+import math
 from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
@@ -121,7 +122,6 @@ class ServiceViewScreen(RelayScreen):
         )
 
     def main_grid(self) -> ItemList:
-        """Return the list that has the focus, or had it last."""
         return self._list or self.query(ItemList).first()
 
     def on_descendant_focus(self, event: events.DescendantFocus) -> None:
@@ -190,7 +190,6 @@ class SlotsScreen(ServiceViewScreen):
         return (Line(id="said"), slots, Container(holders, standbys, id="held", classes="folder"))
 
     def show_view(self, view: Look, snapshot: ScreenSnapshot) -> Content:
-        """Fill the lists, and return which slot retains the most WAL."""
         assert isinstance(view, Slots)
         own_slot = snapshot.status.slot if snapshot.status else ""
         slots = [_slot_item(slot, own_slot, view.time, snapshot.wal_rate) for slot in view.slots]
@@ -297,45 +296,39 @@ def _slot_item(slot: SlotEntry, own_slot: str, now: float, rate: float | None) -
         Cell(verdict.mark if verdict.tone != "good" else " ", verdict.tone),
         Cell(slot.name, "strong" if slot.name == own_slot else ""),
         Cell(state, "" if slot.active else "warn"),
-        _size_cell(slot.retained_wal_bytes, "warn" if assessment.keeps_much(slot) else ""),
-        _size_cell(slot.safe_wal_bytes),
+        # A lost slot retains nothing, but a slot that is or will be lost matters most.
+        _size_cell(slot.retained_wal_bytes, "warn" if assessment.keeps_much(slot) else "")._replace(
+            value=math.inf if verdict.tone == "bad" else slot.retained_wal_bytes or 0
+        ),
+        _size_cell(slot.safe_wal_bytes, unknown=math.inf),
         _time_left_cell(time_left, slot.active),
         Cell(slot.wal_status or figures.NONE, wal.tone if wal.tone != "good" else ""),
         _size_cell(slot.spill_bytes, "warn" if slot.spill_bytes else ""),
         Cell(slot.plugin or slot.type, "muted"),
-        Cell(slot.database or figures.NONE, "muted"),
+        Cell(slot.database or figures.NONE, "muted", slot.database or ""),
         Cell(slot.confirmed_lsn or figures.NONE, "muted"),
         Cell(slot.restart_lsn or figures.NONE, "muted"),
         Cell("; ".join(filter(None, notes)), verdict.tone if verdict.tone != "good" else "muted"),
     )
-    values = {
-        "slot": slot.name,
-        # A lost slot retains nothing, but a slot that is or will be lost matters most.
-        "retained": float("inf") if verdict.tone == "bad" else slot.retained_wal_bytes or 0,
-        "safe": float("inf") if slot.safe_wal_bytes is None else slot.safe_wal_bytes,
-        "left": float("inf") if time_left is None else time_left,
-        "spill": slot.spill_bytes or 0,
-        "database": slot.database or "",
-    }
     search = (
         f"{slot.name} {state} {slot.wal_status} {slot.plugin} {slot.type} {slot.database} {' '.join(notes)}"
     )
-    return Item(slot.name, cells, values, search, verdict.tone != "good")
+    return Item(slot.name, cells, search, verdict.tone != "good")
 
 
 def _time_left_cell(seconds: float | None, active: bool) -> Cell:
     """Return the time until the slot is lost if it is not read any further, at the present WAL rate."""
     if seconds is None:
-        return Cell(figures.NONE, "muted")
-    if active:
-        return Cell(figures.duration(seconds), "muted")
-    return Cell(figures.duration(seconds), "bad" if seconds < SOON else "warn")
+        return Cell(figures.NONE, "muted", math.inf)
+    tone = "muted" if active else "bad" if seconds < SOON else "warn"
+    return Cell(figures.duration(seconds), tone, seconds)
 
 
-def _size_cell(number: int | None, tone: str = "") -> Cell:
+def _size_cell(number: int | None, tone: str = "", unknown: float = 0) -> Cell:
+    """Return a size; an unknown one sorts as ``unknown``."""
     if number is None:
-        return Cell(figures.NONE, "muted")
-    return Cell(figures.size(max(number, 0)), tone or ("" if number > 0 else "muted"))
+        return Cell(figures.NONE, "muted", unknown)
+    return Cell(figures.size(max(number, 0)), tone or ("" if number > 0 else "muted"), number)
 
 
 def _holder_item(holder: LongRunningTransaction, now: float) -> Item:
@@ -346,21 +339,15 @@ def _holder_item(holder: LongRunningTransaction, now: float) -> Item:
     cells = (
         Cell("▲" if tone else " ", tone),
         Cell(holder.name),
-        Cell("unknown" if age is None else figures.duration(age), tone),
+        Cell("unknown" if age is None else figures.duration(age), tone, math.inf if age is None else age),
         Cell(retained, "" if holder.writes else "muted"),
         Cell(holder.state or "unknown", "" if holder.state else "muted"),
         Cell(holder.user, "muted"),
         Cell(holder.application or figures.NONE, "muted"),
-        Cell(holder.database or figures.NONE, "muted"),
+        Cell(holder.database or figures.NONE, "muted", holder.database),
     )
-    values = {
-        "transaction": holder.name,
-        "open": float("inf") if age is None else age,
-        "user": holder.user,
-        "database": holder.database,
-    }
     search = f"{holder.name} {retained} {holder.state} {holder.user} {holder.application} {holder.database}"
-    return Item(holder.name, cells, values, search, bool(tone))
+    return Item(holder.name, cells, search, bool(tone))
 
 
 def _standby_item(standby: Standby) -> Item:
@@ -371,15 +358,14 @@ def _standby_item(standby: Standby) -> Item:
         Cell("▲" if late else " ", tone),
         Cell(standby.name),
         _size_cell(size, tone),
-        Cell(figures.NONE if seconds is None else figures.duration(seconds), tone),
+        Cell(figures.NONE if seconds is None else figures.duration(seconds), tone, seconds or 0.0),
         Cell(standby.state or "unknown", "" if standby.state else "muted"),
         Cell(standby.sync_state or figures.NONE, "muted"),
         Cell(standby.client, "muted"),
         Cell(standby.slot or "none", "muted"),
     )
-    values = {"behind": size or 0, "standby": standby.name, "time": seconds or 0.0}
     key = f"{standby.name} {standby.client} {standby.slot}"
-    return Item(key, cells, values, f"{key} {standby.state} {standby.sync_state}", late)
+    return Item(key, cells, f"{key} {standby.state} {standby.sync_state}", late)
 
 
 GROUPS = (
@@ -421,7 +407,6 @@ class ConsumersScreen(ServiceViewScreen):
         return (Line(id="said"), groups, partitions)
 
     def show_view(self, view: Look, snapshot: ScreenSnapshot) -> Content:
-        """Fill the lists, and return which group has the largest lag."""
         assert isinstance(view, Consumers)
         groups = self.query_one("#groups", ItemList)
         groups.set_items([_group_item(group, view.time) for group in view.groups], snapshot.received)
@@ -434,14 +419,12 @@ class ConsumersScreen(ServiceViewScreen):
         return min(4 * view.seconds, 10.0)
 
     def on_grid_highlighted(self, event: Grid.Highlighted) -> None:
-        """Show the partitions of the selected group."""
         snapshot = self.host.model.snapshot
         view = snapshot.views.get("consumers")
         if event.grid.id == "groups" and isinstance(view, Consumers):
             self._show_partitions(view, snapshot)
 
     def open_row(self, grid: Grid) -> None:
-        """Focus the group's partitions."""
         self.query_one("#partitions").focus()
 
     def _show_partitions(self, view: Consumers, snapshot: ScreenSnapshot) -> None:
@@ -493,30 +476,23 @@ def _group_item(group: GroupEntry, now: float) -> Item:
     if group.uncommitted:
         noun = "partition" if group.uncommitted == 1 else "partitions"
         topics = f"{group.uncommitted} {noun} without a commit; {topics}"
-    age = _age(group.unread_since, now)
     cells = (
         Cell(verdict.mark, verdict.tone),
         Cell(group.name, "strong"),
         Cell(verdict.word, verdict.tone),
-        Cell(assessment.unread_of(group), "" if group.unread else "muted"),
+        Cell(assessment.unread_of(group), "" if group.unread else "muted", group.unread),
         _behind_cell(group.unread or group.uncommitted, group.unread_since, now),
         Cell(group.state, "muted"),
         Cell(
             figures.NONE if group.members is None else str(group.members),
             "warn" if group.members == 0 else "",
+            group.members or 0,
         ),
         Cell(str(group.partition_count), "muted"),
         Cell(topics, "warn" if group.uncommitted else "muted"),
     )
-    values = {
-        "unread": group.unread,
-        "time": age,
-        "group": group.name,
-        "verdict": verdict.word,
-        "members": group.members or 0,
-    }
     search = f"{group.name} {verdict.word} {group.state} {topics}"
-    return Item(group.name, cells, values, search, verdict.tone != "good")
+    return Item(group.name, cells, search, verdict.tone != "good")
 
 
 def _lag_item(lag: PartitionLag, now: float) -> Item:
@@ -526,29 +502,25 @@ def _lag_item(lag: PartitionLag, now: float) -> Item:
     cells = (
         Cell("▲" if late else " ", "warn" if late else ""),
         Cell(lag.topic),
-        Cell(str(lag.partition)),
-        Cell("unknown" if unknown else figures.count(lag.unread), "" if lag.unread else "muted"),
-        Cell(figures.NONE, "muted") if unknown else _behind_cell(lag.unread, lag.unread_since, now),
+        Cell(str(lag.partition), "", lag.partition),
+        Cell("unknown" if unknown else figures.count(lag.unread), "" if lag.unread else "muted", lag.unread),
+        Cell(figures.NONE, "muted", _age(lag.unread_since, now))
+        if unknown
+        else _behind_cell(lag.unread, lag.unread_since, now),
         Cell("never", "warn") if lag.committed is None else Cell(str(lag.committed)),
-        Cell(str(lag.end), "muted"),
+        Cell(str(lag.end), "muted", lag.end),
         Cell(figures.NONE if lag.unread_since is None else figures.moment(lag.unread_since), "muted"),
     )
-    values = {
-        "unread": lag.unread,
-        "time": _age(lag.unread_since, now),
-        "topic": lag.topic,
-        "partition": lag.partition,
-        "end": lag.end,
-    }
-    return Item(key, cells, values, key, late)
+    return Item(key, cells, key, late)
 
 
 def _behind_cell(unread: int, since: float | None, now: float) -> Cell:
+    age = _age(since, now)
     if not unread:
-        return Cell(figures.duration(0), "muted")
+        return Cell(figures.duration(0), "muted", age)
     if since is None:
-        return Cell("unknown", "muted")
-    return Cell(figures.duration(_age(since, now)), "warn" if assessment.is_late(since, now) else "")
+        return Cell("unknown", "muted", age)
+    return Cell(figures.duration(age), "warn" if assessment.is_late(since, now) else "", age)
 
 
 #: Seconds from which on a command counts as slow.
@@ -579,7 +551,6 @@ class CommandsScreen(DetailedList, ServiceViewScreen):
         return (Line(id="said"), listing, Detail(id="command", title="Command"))
 
     def show_view(self, view: Look, snapshot: ScreenSnapshot) -> Content:
-        """Fill the list, and return its summary."""
         assert isinstance(view, Commands)
         self.query_one("#commands", ItemList).set_items(
             [_command_item(one) for one in view.commands], snapshot.received
@@ -618,31 +589,23 @@ def _command_tone(entry: CommandEntry) -> str:
 
 
 def _command_item(entry: CommandEntry) -> Item:
-    tone = _command_tone(entry)
+    tone, mean = _command_tone(entry), _mean_seconds(entry)
     marks = {"bad": "✗", "warn": "▲"}
     cells = (
         Cell(marks.get(tone, " "), tone),
-        Cell(figures.clock(entry.time), "muted"),
-        Cell(figures.count(entry.count), "" if entry.count > 1 else "muted"),
+        Cell(figures.clock(entry.time), "muted", entry.time),
+        Cell(figures.count(entry.count), "" if entry.count > 1 else "muted", entry.count),
         Cell(entry.service),
-        Cell(figures.milliseconds(_mean_seconds(entry)), "warn" if _mean_seconds(entry) >= SLOW else ""),
-        Cell(figures.milliseconds(entry.slowest), "warn" if entry.slowest >= SLOW else "muted"),
+        Cell(figures.milliseconds(mean), "warn" if mean >= SLOW else "", mean),
+        Cell(
+            figures.milliseconds(entry.slowest), "warn" if entry.slowest >= SLOW else "muted", entry.slowest
+        ),
         Cell(entry.text, "strong" if entry.result == UNDER_WAY else ""),
-        Cell(entry.result or "✓", tone or ("muted" if entry.result else "good")),
+        Cell(entry.result or "✓", tone or ("muted" if entry.result else "good"), entry.result),
     )
-    values = {
-        "time": entry.time,
-        "count": entry.count,
-        "service": entry.service,
-        "mean": _mean_seconds(entry),
-        "slowest": entry.slowest,
-        "text": entry.text,
-        "result": entry.result,
-    }
     return Item(
         f"{entry.service}\0{entry.text}\0{entry.result}",
         cells,
-        values,
         f"{entry.service} {entry.text} {entry.result}",
         tone == "bad",
         entry,
@@ -687,7 +650,6 @@ class SettingsScreen(DetailedList, ServiceViewScreen):
         return (Line(id="said"), listing, Detail(id="setting", title="Setting"))
 
     def show_view(self, view: Look, snapshot: ScreenSnapshot) -> Content:
-        """Fill the list, and return its summary."""
         assert isinstance(view, Configuration)
         items = [_setting_item(index, entry) for index, entry in enumerate(view.settings)]
         self.query_one("#settings", ItemList).set_items(items, snapshot.received)
@@ -704,13 +666,12 @@ def _setting_item(index: int, entry: SettingEntry) -> Item:
     is_default = entry.origin == DEFAULT
     cells = (
         Cell(" " if is_default else "●", "strong"),
-        Cell(entry.name, "" if is_default else "strong"),
+        # Sort in the order of the help, until the user sorts them.
+        Cell(entry.name, "" if is_default else "strong", index),
         Cell(entry.text, "muted" if is_default else ""),
         Cell(entry.origin, "muted" if is_default else ""),
     )
-    # Sort in the order of the help, until the user sorts them.
-    values = {"setting": index, "value": entry.text, "origin": entry.origin}
-    return Item(entry.name, cells, values, f"{entry.name} {entry.text} {entry.origin}", not is_default, entry)
+    return Item(entry.name, cells, f"{entry.name} {entry.text} {entry.origin}", not is_default, entry)
 
 
 def _setting_text(entry: SettingEntry) -> Content:

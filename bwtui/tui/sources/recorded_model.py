@@ -248,7 +248,6 @@ class RecordedModel(Model):
 
     @property
     def link(self) -> Link:
-        """Return "recorded" as soon as the first snapshot is there."""
         return "recorded" if self.live.status is not None else "connecting"
 
     async def sample_status(self) -> None:

@@ -109,11 +109,9 @@ class CompletingInput(Input):
             self.action_end()
 
     def watch_value(self, value: str) -> None:
-        """Pass the text on."""
         self._typed(value)
 
     async def action_submit(self) -> None:
-        """Submit the text."""
         self._submitted(self.value)
 
 
@@ -158,7 +156,6 @@ class FilterBar(Horizontal):
         )
 
     def compose(self) -> ComposeResult:
-        """Create the input, and the label for a complaint."""
         yield Label("/", id="slash")
         yield self.input()
         yield Label("", id="complaint", markup=False)

@@ -23,10 +23,17 @@ _NOTHING: Mapping[int, int] = MappingProxyType({})
 
 
 class Cell(NamedTuple):
-    """A text and its tone: "good", "warn", "bad", "muted", "strong" or "" for plain."""
+    """A text, its tone ("good", "warn", "bad", "muted", "strong" or "" for plain), and what it sorts by."""
 
     text: str
     tone: str = ""
+    #: None: the text.
+    value: Any = None
+
+    @property
+    def rank(self) -> Any:
+        """The value that the cell is sorted by."""
+        return self.text if self.value is None else self.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -441,7 +448,7 @@ class Grid(ScrollView, can_focus=True):
             before, after = old[index].cells, self.rows[index].cells
             if before == after:
                 continue
-            changed = [p for p in self._placed if before[p.column] != after[p.column]]
+            changed = [p for p in self._placed if before[p.column][:2] != after[p.column][:2]]
             if changed:
                 left, right = changed[0].x, changed[-1].x + changed[-1].width
                 regions.append(Region(left, index - top + 1, right - left, 1))
@@ -475,17 +482,12 @@ def fit_text(text: str, width: int, align: str) -> str:
     return padding + text if align == "right" else text + padding
 
 
-#: Seconds for which an order is kept, so that rows sorted by a rate do not swap places all the time.
-CALM = 2.0
-
-
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A row with a value for each sortable column, and the text to filter."""
+    """A row, and the text to filter."""
 
     key: str
     cells: tuple[Cell, ...]
-    values: Mapping[str, Any]
     search: str
     trouble: bool = False
     #: What the row shows.
@@ -494,6 +496,9 @@ class Item:
 
 class ItemList(Grid):
     """A panel of items; its border shows how many of them are visible, and why not all."""
+
+    #: Seconds for which an order is kept, so that rows sorted by a rate do not swap places all the time.
+    calm: ClassVar[float] = 2.0
 
     def __init__(
         self,
@@ -531,7 +536,7 @@ class ItemList(Grid):
     def set_items(self, items: Sequence[Item], now: float) -> None:
         """Show these items; keep the order for a while, even if their values change."""
         self.items = {item.key: item for item in items}
-        if now - self._ordered_at >= CALM or now < self._ordered_at:
+        if now - self._ordered_at >= self.calm or now < self._ordered_at:
             self._ordered_at = now
             self._order = self._sorted()
         else:
@@ -583,11 +588,12 @@ class ItemList(Grid):
 
     def _show(self) -> None:
         visible = [item for key in self._order if self._passes(item := self.items[key])]
-        if not self.items:
-            self.empty_text = self._why_empty or f"no {self.noun} yet"
-        else:
-            clear, every = key_for("back"), key_for("errors_only")
-            self.empty_text = f"no {self.noun} match; {clear} clears the filter, {every} shows all"
+        clear, every = key_for("back"), key_for("errors_only")
+        none = f"no {self.noun} match; {clear} clears the filter, {every} shows all"
+        empty = none if self.items else self._why_empty or f"no {self.noun} yet"
+        if empty != self.empty_text:
+            self.empty_text = empty
+            self.refresh()
         self.set_rows([GridRow(item.key, item.cells) for item in visible])
         self.set_remark(self._explain(len(visible)) if self._is_known or self.items else "")
 
@@ -601,7 +607,8 @@ class ItemList(Grid):
 
     def _sorted(self) -> list[str]:
         by_key = sorted(self.items.values(), key=lambda item: item.key)
-        by_key.sort(key=lambda item: item.values[self.sort_column], reverse=self.descending)
+        at = next(index for index, column in enumerate(self.columns) if column.key == self.sort_column)
+        by_key.sort(key=lambda item: item.cells[at].rank, reverse=self.descending)
         return [item.key for item in by_key]
 
     def _natural(self, key: str) -> bool:
@@ -610,15 +617,6 @@ class ItemList(Grid):
 
 
 class SortedItemList(ItemList):
-    """A list that is sorted at every update, as its values never change; also explains why it is empty."""
+    """A list that is sorted at every update, as its values never change."""
 
-    reason = ""
-
-    def set_items(self, items: Sequence[Item], now: float) -> None:
-        self._ordered_at = float("-inf")
-        super().set_items(items, now)
-
-    def _show(self) -> None:
-        super()._show()
-        if not self.items and self.reason:
-            self.empty_text = self.reason
+    calm = 0.0

@@ -119,12 +119,10 @@ class RateChart(Panel):
         super().__init__("Rows/s, last 10 minutes", id="rates")
 
     def shown_of(self, snapshot: ScreenSnapshot) -> object:
-        """Return values that change whenever the history grows."""
         history = snapshot.history
         return history.seconds[-1].time if history.seconds else 0.0, len(history.marks)
 
     def draw(self, snapshot: ScreenSnapshot, width: int, height: int) -> None:
-        """Draw as many columns as fit."""
         history = snapshot.history
         last = history.seconds[-1].time if history.seconds else 0.0
         half = (height - _AROUND) // 2
@@ -240,7 +238,6 @@ class LatencyPanel(Panel):
         return _latencies(snapshot) if snapshot.status is not None else None
 
     def draw(self, snapshot: ScreenSnapshot, width: int, height: int) -> None:
-        """Draw the latest measurements."""
         if snapshot.status is None:
             return
         taken, over, buckets = _latencies(snapshot)

@@ -14,7 +14,7 @@ from bwtui.tui.base.plain import Content, Group, Table, Text, fitted
 from bwtui.tui.sources.journey import ChangePath, Fact, FieldComparison, Point
 from bwtui.tui.widgets.changes import OPERATIONS
 from bwtui.tui.widgets.filter_bar import Filter, FilterBar
-from bwtui.tui.widgets.grid import Cell, GridColumn, Item, ItemList
+from bwtui.tui.widgets.grid import Cell, GridColumn, Item, SortedItemList
 from bwtui.tui.widgets.line import Line
 
 #: If several changes share a cell, the highest rank determines its style.
@@ -191,28 +191,25 @@ _FIELD_MARKS = {
 }
 
 
-class FieldList(ItemList):
+class FieldList(SortedItemList):
     """Lists fields; those that differ in Kafka are marked."""
 
     def __init__(self) -> None:
         super().__init__(COLUMNS, ("field",), id="ways", noun="fields")
         self.border_title = "Fields"
         self._ways: list[FieldComparison] | None = None
-        self._turns = 0.0
 
     def show(self, ways: Sequence[FieldComparison], empty: str) -> None:
         """Show these fields, or why there are none."""
-        self.empty_text = empty
-        if self._ways == list(ways):
-            return
-        self._ways, self._turns = list(ways), self._turns + 10
-        self.set_items([_item(number, field) for number, field in enumerate(self._ways)], self._turns)
-        if not ways:
-            self.empty_text = empty
+        self.say_why_empty(empty)
+        if self._ways != list(ways):
+            self._ways = list(ways)
+            self.set_items([_item(number, field) for number, field in enumerate(self._ways)], 0)
 
     def selected(self) -> FieldComparison | None:
         """Return the field under the cursor."""
-        return None if self.cursor_key is None or self._ways is None else self._ways[int(self.cursor_key)]
+        field: FieldComparison | None = self.selected_entry
+        return field
 
 
 def _item(number: int, field: FieldComparison) -> Item:
@@ -221,14 +218,14 @@ def _item(number: int, field: FieldComparison) -> Item:
     is_newer = field.newest not in (ABSENT, field.after if field.kafka == ABSENT else field.kafka)
     cells = (
         Cell(sign, tone),
-        Cell(field.name, "bad" if field.differs else "strong"),
+        Cell(field.name, "bad" if field.differs else "strong", number),
         Cell(_shown(field.before), "warn" if is_changed else "muted"),
         Cell(_shown(field.after), "warn" if is_changed else _quiet(field.after)),
         Cell(_shown(field.kafka), "bad" if field.differs else _quiet(field.kafka)),
         Cell(_shown(field.newest), "warn" if is_newer else "muted"),
     )
     texts = " ".join((field.name, *(cell.text for cell in cells[2:])))
-    return Item(str(number), cells, {"field": number}, texts, field.differs)
+    return Item(str(number), cells, texts, field.differs, field)
 
 
 def _quiet(value: str | None) -> str:
@@ -261,7 +258,6 @@ class KeyBar(FilterBar):
         self._understand, self._open_key = understand, open_key
 
     def typed(self, text: str) -> None:
-        """Filter by the text typed so far, or show which key it names."""
         key = self._understand(text)
         parsed = Filter.parse("" if key is not None else text)
         note = parsed.complaint
@@ -273,7 +269,6 @@ class KeyBar(FilterBar):
         self._apply(parsed)
 
     def submitted(self, text: str) -> None:
-        """Open the key, or keep the filter."""
         key = self._understand(text)
         if isinstance(key, RowKey):
             self.clear()

@@ -125,7 +125,6 @@ class Panel(Line, can_focus=True):
         raise NotImplementedError
 
     def on_resize(self) -> None:
-        """Draw at once for the new size."""
         if self._snapshot is not None:
             self.show(self._snapshot)
 
@@ -173,7 +172,6 @@ class KeyLine(Line):
         self._places: list[tuple[int, int, str, str]] = []
 
     def on_mount(self) -> None:
-        """Subscribe to changes of the screen's bindings."""
         self.screen.bindings_updated_signal.subscribe(self, self._follow)
         self.call_next(self._follow, self.screen)
 
@@ -200,7 +198,6 @@ class KeyLine(Line):
         self.put(Content.assemble(*parts))
 
     def on_click(self, event: events.Click) -> None:
-        """Press the clicked key."""
         if place := self._at(event.x):
             self.app.simulate_key(place[0])
 

@@ -221,7 +221,6 @@ class SeekBar(Vertical):
         self.display = False
 
     def compose(self) -> ComposeResult:
-        """Create the input, and the label for a complaint."""
         with Horizontal():
             yield Label(":", id="colon")
             yield CompletingInput(
@@ -287,18 +286,15 @@ class QueryBar(FilterBar):
         self._search, self._end, self._of_recording = search, end, names
 
     def complete(self, text: str) -> str | None:
-        """Return a completion of the query."""
         return completed(text, self._of_recording())
 
     def compose(self) -> ComposeResult:
-        """Create the input, and the line that points into it."""
         with Horizontal():
             yield Label("/", id="slash")
             yield self.input()
         yield Label("", id="pointer", markup=False)
 
     def clear(self) -> None:
-        """Show all changes again."""
         super().clear()
         self._search(None)
 
