@@ -29,7 +29,7 @@ from tests.tui.doubles import Clock, Stage
 from tests.tui.picture import lines, text
 from tests.tui.recorded import RecordedStage
 from tests.tui.shop import Shop
-from tests.tui.test_compared_screens import read
+from tests.tui.test_audit import read
 
 LARGE = "\x1b[2J" * 2_500_000
 

@@ -1,19 +1,97 @@
-"""Keys that are typed before earlier ones have been handled go to what those open."""
+"""The app: its start, its tasks, and keys that are typed ahead."""
 
+import asyncio
+import tomllib
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any
 
 import pytest
 from textual import events
+from textual._compositor import Compositor
 from textual.command import CommandPalette
+from textual.pilot import Pilot
 from textual.widgets import Input
 
+from bwtui.model.status import Status
+from bwtui.tui import app as tui_app
 from bwtui.tui.app import RelayApp
 from bwtui.tui.screens.changes import TableScreen
-from bwtui.tui.screens.dialogs import LeaveScreen
+from bwtui.tui.screens.dialogs import HelpScreen, LeaveScreen
 from bwtui.tui.widgets.changes import ChangeList
+from bwtui.tui.widgets.line import KeyLine
 from tests.tui.doubles import Stage
-from tests.tui.picture import text
+from tests.tui.picture import lines, text
 from tests.tui.recorded import RecordedStage
+
+
+@pytest.mark.parametrize("kind", [Stage, RecordedStage])
+async def test_the_first_picture_has_figures(kind: type[Stage] | type[RecordedStage]) -> None:
+    stage = kind()
+    stage.app.tick = lambda: None  # type: ignore[method-assign]
+    async with stage.app.run_test(size=(160, 45)) as pilot:
+        await pilot.pause()
+        assert "public." in text(stage.app)
+
+
+async def test_a_relay_that_is_slow_to_answer_keeps_nobody_from_the_screens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tui_app, "FIRST_SECONDS", 0.02)
+    stage, answers = Stage(), asyncio.Event()
+    status = stage.relay.status
+
+    async def late() -> Status:
+        await answers.wait()
+        return await status()
+
+    stage.relay.status = late  # type: ignore[method-assign]
+    async with stage.app.run_test(size=(160, 45)) as pilot:
+        assert "querying the relay's status" in text(stage.app)
+        assert "Pipeline" in text(stage.app)
+        answers.set()
+        while "public.orders" not in text(stage.app):
+            stage.clock.now += 1
+            await pilot.pause(0.01)
+
+
+async def test_a_key_in_the_last_line_can_be_clicked() -> None:
+    stage = Stage()
+    async with stage.run((160, 45)):
+        place = lines(stage.app)[-1].index("? Help")
+        await stage.pilot.click(KeyLine, offset=(place, 0))
+        await stage.settle()
+        assert isinstance(stage.app.screen, HelpScreen)
+
+
+def test_textual_is_of_a_version_whose_private_parts_are_known() -> None:
+    # bwtui.tui.screens.base.PartialCompositor overrides two methods of Textual's private compositor.
+    pyproject = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    assert "textual>=8,<9" in pyproject["project"]["dependencies"]
+    assert {"render_partial_update", "_get_renders"} <= vars(Compositor).keys()
+    assert Compositor()._dirty_regions == set()
+
+
+async def test_tasks_begin_at_the_loops_next_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a widget is mounted before its screen is on the stack, which ended the app."""
+
+    def eager(loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, Any], **more: Any) -> Any:
+        return asyncio.Task(coro, loop=loop, **more)
+
+    monkeypatch.setattr(asyncio, "eager_task_factory", eager, raising=False)
+    found: list[object] = []
+
+    async def look(pilot: Pilot[Any]) -> None:
+        found.append(asyncio.get_running_loop().get_task_factory())
+        pilot.app.exit()
+
+    before = asyncio.get_running_loop().get_task_factory()
+    try:
+        await Stage().app.run_async(headless=True, auto_pilot=look)
+    finally:
+        asyncio.get_running_loop().set_task_factory(before)
+    assert found == [None]
+
 
 NAMES = {"/": "slash", ":": "colon", "\r": "enter", "\x10": "ctrl+p", "\x0f": "ctrl+o", "\x1b": "escape"}
 
