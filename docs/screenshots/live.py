@@ -27,7 +27,7 @@ from bwtui.relay.process.control import ControlClient, request  # noqa: E402
 from bwtui.tui.app import RelayApp  # noqa: E402
 from bwtui.tui.audit.session import RelayAuditSession  # noqa: E402
 from bwtui.tui.screens.dialogs import Ending  # noqa: E402
-from bwtui.tui.sources.model import RelayModel  # noqa: E402
+from bwtui.tui.sources.relay_model import RelayModel  # noqa: E402
 
 MEDIUM, WIDE = (130, 38), (160, 45)
 #: Seconds of history that a picture of the overview should have.
