@@ -115,13 +115,14 @@ def run_headless(settings: RelaySettings, as_json: bool) -> None:
 
     try:
         _run_headless(settings, as_json)
+    except Interrupted as ended:
+        # The line about the relay's state already says that it stopped.
+        raise click.exceptions.Exit(ended.exit_code) from ended
     except BwtuiError as error:
         if settings.log_format == "text":
             raise
-        # With JSON logs, stderr has only JSON. If a user ends the relay, the line for its state already says
-        # so.
-        if not isinstance(error, Interrupted):
-            say_failed(settings.relay_name, error)
+        # With JSON logs, stderr has only JSON.
+        say_failed(settings.relay_name, error)
         raise click.exceptions.Exit(error.exit_code) from error
 
 

@@ -8,7 +8,7 @@ import click
 from bwtui.cli.connect import run_headless
 from bwtui.cli.inputs import relay_options
 from bwtui.cli.inputs.relay_options import json_option
-from bwtui.errors import Interrupted, UsageError
+from bwtui.errors import UsageError
 
 _EPILOG = """\b
 Examples:
@@ -64,8 +64,4 @@ def record(output: str | None, as_json: bool, **options: Any) -> None:
             "'bwtui record' only writes the recording, so it must stop when that fails",
             "use --on-record-error stop, or remove the setting where it is set",
         )
-    try:
-        run_headless(dataclasses.replace(settings, record_only=True), as_json)
-    except Interrupted as ended:
-        # Ctrl-C is the normal way to end a recording, so nothing needs to be reported.
-        raise click.exceptions.Exit(ended.exit_code) from ended
+    run_headless(dataclasses.replace(settings, record_only=True), as_json)

@@ -78,6 +78,7 @@ def drop(name: str, yes: bool, as_json: bool, **options: Any) -> None:
     """
     from bwtui.relay.backfill import chunk_snapshot
     from bwtui.relay.healing.heal import forget
+    from bwtui.relay.process.last_status import forget_end
     from bwtui.relay.slot_checkpoint import discard_position
     from bwtui.source.slot import server_and_database
     from bwtui.state_folder import state_folder
@@ -101,6 +102,7 @@ def drop(name: str, yes: bool, as_json: bool, **options: Any) -> None:
         # heal without it would recreate the slot, without the new snapshot.
         discard_position(state_folder(relay), checkpoint.last)
         forget(state_folder(relay), name)
+        forget_end(relay, name)
         checkpoint.forget()
     chunk_snapshot.forget(identity)
     if as_json:

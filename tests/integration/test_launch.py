@@ -335,7 +335,7 @@ def test_signals_stop_cleanly(number: signal.Signals, code: int) -> None:
     assert relay.returncode == code
     lines = err.splitlines()
     assert "bwtui: shop: stopped cleanly; everything up to 1/1 is confirmed" in lines
-    assert [line for line in lines if "error" in line] == (["bwtui: error: interrupted"] if code else [])
+    assert "error" not in err
     assert not (state_folder("shop") / "engine.sock").exists()
     ended = outcome.read("shop")
     assert ended is not None

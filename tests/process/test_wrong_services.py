@@ -140,7 +140,10 @@ def test_a_command_obeys_an_interrupt_while_a_service_is_silent(
             process.send_signal(signal.SIGINT)
             out, err = process.communicate(timeout=60)
         assert time.monotonic() - begin < QUICK_SECONDS
-        assert (process.returncode, err.splitlines()[-1]) == (130, "bwtui: error: interrupted")
+        last = (
+            "bwtui: bottledwater: stopped cleanly" if command[0] == "connect" else "bwtui: error: interrupted"
+        )
+        assert (process.returncode, err.splitlines()[-1]) == (130, f"bwtui: {last}")
         assert "Traceback" not in out + err
 
 

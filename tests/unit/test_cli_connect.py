@@ -5,18 +5,19 @@ import types
 from collections.abc import Callable
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
-from bwtui.cli.connect import show
+from bwtui.cli.connect import run_headless, show
 from bwtui.cli.main import cli
-from bwtui.errors import BwtuiError, SlotLost
+from bwtui.errors import BwtuiError, Interrupted, SlotLost
 from bwtui.options import BY_NAME, parse
 from bwtui.relay.process import outcome
 from bwtui.relay.process.lock import RelayLock
 from bwtui.relay.process.outcome import RunOutcome
 from bwtui.relay.process.server import ControlServer
-from bwtui.settings import RelaySettings
+from bwtui.settings import LogFormat, RelaySettings
 from tests.unit.relay_double import SECRET, DoubleEngine
 
 
@@ -95,3 +96,16 @@ def test_a_broker_is_none_over_http(broker: str) -> None:
     assert ended.exit_code == 2, ended.output
     assert "is not a broker" in ended.stderr
     assert parse(BY_NAME["broker"], "SASL_SSL://localhost:9092")
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_an_interrupted_relay_that_stopped_cleanly_is_no_error(
+    log_format: LogFormat, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(settings: RelaySettings, as_json: bool) -> None:
+        raise Interrupted
+
+    monkeypatch.setattr("bwtui.cli.connect._run_headless", interrupted)
+    with pytest.raises(click.exceptions.Exit) as ended:
+        run_headless(RelaySettings(name="one", log_format=log_format), False)
+    assert (ended.value.exit_code, capsys.readouterr().err) == (130, "")

@@ -53,6 +53,26 @@ def test_a_failed_relay_is_named_with_its_error_and_hint(args: list[str]) -> Non
     assert hint == f"hint: {failed}: can't connect: does it accept connections? (check it)"
 
 
+@pytest.mark.parametrize("message", [None, "interrupted"])
+def test_a_failure_before_a_clean_stop_is_not_shown(message: str | None, home: Path) -> None:
+    (home / "old").mkdir()
+    (home / "old" / LOCK_NAME).touch()
+    outcome.write("old", RunOutcome(4, 1.0, "no route", "check it", None))
+    outcome.write("shop", RunOutcome(130 if message else 0, 2.0, message, "", None))
+    assert "start one with 'bwtui connect'" in invoke("status")[2]
+    assert invoke("status", "shop")[2].splitlines()[1] == "hint: its last run stopped cleanly"
+
+
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_a_failure_of_a_dropped_slot_is_not_shown(is_killed: bool) -> None:
+    if not is_killed:
+        outcome.write("shop", RunOutcome(5, 1.0, "slot lost", "drop it", STATUS))
+    last_status.forget_end("shop", "other")
+    assert "start one with" not in invoke("status")[2]
+    last_status.forget_end("shop", STATUS.slot)
+    assert "start one with 'bwtui connect'" in invoke("status")[2]
+
+
 def test_its_last_status_is_what_json_tells() -> None:
     code, out, _ = invoke("status", "shop", "--json")
     told = json.loads(out)

@@ -320,14 +320,14 @@ def all_running() -> "tuple[list[Status], list[str]]":
 
 
 def _newest_end() -> str:
-    """Describe the most recent end of a run that was not a stop; "" if there is none."""
+    """Describe the most recent end of a run; "" if it stopped cleanly, or there is none."""
     from bwtui.relay.process import last_status, outcome
     from bwtui.state_folder import relay_names
 
     ends = [
-        (ended.time, _outcome_text(name, ended))
+        (ended.time, _outcome_text(name, ended) if ended.is_failure else "")
         for name in relay_names()
-        if (ended := outcome.read(name)) is not None and ended.message is not None
+        if (ended := outcome.read(name)) is not None
     ]
     killed = last_status.newest()
     if killed is not None:
@@ -366,7 +366,7 @@ def status_of(name: str) -> "Status":
         # A run that ended because of its gaps has already named them.
         also = f"; {gap[0]}" if gap is not None and gap[0] not in reason else ""
         if ended is not None:
-            last_end = "its last run stopped cleanly" if ended.message is None else _outcome_text(name, ended)
+            last_end = _outcome_text(name, ended) if ended.is_failure else "its last run stopped cleanly"
             raise ConnectionFailed(error.message, f"{last_end}{also}") from error
         if last is not None:
             raise ConnectionFailed(error.message, f"{last_status.describe(last)}{also}") from error

@@ -144,6 +144,14 @@ def describe(status: Status) -> str:
     )
 
 
+def forget_end(name: str, slot: str) -> None:
+    """Forget how the relay's last run with ``slot`` ended, because the slot was dropped."""
+    status = of_ended(name)
+    if status is not None and status.slot == slot:
+        outcome.forget(name)
+        LastStatus(name).forget()
+
+
 def newest() -> Status | None:
     """Return the status of the run that was killed last, whatever its relay's name."""
     killed = filter(None, (read(name) for name in relay_names() if outcome.read(name) is None))

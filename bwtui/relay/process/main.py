@@ -258,7 +258,7 @@ def main(factory: EngineFactory = real_engine) -> int:
 
 def log_failure(ended: RunOutcome) -> None:
     """Log the error that ended a relay; for an interrupted one, the line about its state already says so."""
-    if ended.message is not None and ended.exit_code != Interrupted.exit_code:
+    if ended.is_failure:
         hint = f" (hint: {ended.hint})" if ended.hint and json_lines() is None else ""
         extra = event("failed", exit_code=ended.exit_code, hint=ended.hint)
         _log.error("%s%s", ended.message, hint, extra=extra)

@@ -28,11 +28,16 @@ class RunOutcome:
 
     exit_code: int
     time: float
-    #: None after a clean stop.
+    #: None unless an error or an interrupt ended the run.
     message: str | None
     hint: str | None
     #: The last status, with the state "stopped" or "failed".
     status: Status | None
+
+    @property
+    def is_failure(self) -> bool:
+        """Return whether an error ended the run; a run that the user interrupted stopped cleanly."""
+        return self.message is not None and self.exit_code != errors.Interrupted.exit_code
 
     def error(self) -> errors.BwtuiError | None:
         """Return the error that ended the run, in the class with its exit code, or None."""
@@ -105,9 +110,16 @@ def read(name: str) -> RunOutcome | None:
         return None
 
 
+def forget(name: str) -> None:
+    """Remove the last run's outcome."""
+    (state_folder(name) / _FILE_NAME).unlink(missing_ok=True)
+
+
 def clear(name: str) -> None:
     """Remove the last run's outcome, because a new run begins, and reserve disk space for its own."""
-    folder = state_folder(name)
-    (folder / _FILE_NAME).unlink(missing_ok=True)
-    with contextlib.suppress(OSError), open(folder / _ROOM_NAME, "wb", opener=open_private) as room:
+    forget(name)
+    with (
+        contextlib.suppress(OSError),
+        open(state_folder(name) / _ROOM_NAME, "wb", opener=open_private) as room,
+    ):
         room.write(b" " * _ROOM_BYTES)
