@@ -346,15 +346,14 @@ def _run(name: str, check: Callable[[], str]) -> PrerequisiteResult:
 
 
 def _check_free(connection: "Connection", settings: RelaySettings) -> str:
-    from bwtui.source.slot import slot_state
+    from bwtui.relay.slot_checkpoint import with_local_reader
+    from bwtui.source.slot import SlotInUse, slot_state
 
     slot = slot_state(connection, settings.slot)
     if slot is None or not slot.active:
         return "not in use"
-    raise RefusedError(
-        f"slot {slot.name} is in use by server process {slot.active_pid}",
-        "stop its consumer ('bwtui stop' if that is a relay), or choose a different slot with -s/--slot",
-    )
+    hint = "stop its consumer ('bwtui stop' if that is a relay), or choose a different slot with -s/--slot"
+    raise with_local_reader(SlotInUse(slot.name, f"server process {slot.active_pid}", hint), connection)
 
 
 def _check_slot_position(connection: "Connection", settings: RelaySettings) -> str:

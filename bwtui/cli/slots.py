@@ -92,7 +92,7 @@ def drop(name: str, yes: bool, as_json: bool, **options: Any) -> None:
         slot = next((slot for slot in existing if slot["name"] == name), None)
         identity = (*server_and_database(connection), name)
         checkpoints = _checkpoints(identity)
-        _check_droppable(name, slot, checkpoints, existing)
+        _check_droppable(name, slot, checkpoints, existing, connection)
         if not yes:
             _ask(name, slot)
         if slot is not None:
@@ -127,16 +127,18 @@ def _check_droppable(
     slot: dict[str, Any] | None,
     checkpoints: "dict[str, SlotCheckpointStore]",
     existing: list[dict[str, Any]],
+    connection: "Connection",
 ) -> None:
+    from bwtui.relay.slot_checkpoint import with_local_reader
+    from bwtui.source.slot import SlotInUse
+
     if slot is None and not checkpoints:
         close = nearest(name, [slot["name"] for slot in existing])
         hint = f"did you mean {close}?" if close else "'bwtui slots list' lists the existing slots"
         raise RefusedError(f"slot {name} does not exist", hint)
     if slot is not None and slot["active"]:
-        raise RefusedError(
-            f"slot {name} is in use by server process {slot['active_pid']}",
-            "stop that consumer first; 'bwtui stop' stops a relay",
-        )
+        hint = "stop that consumer first; 'bwtui stop' stops a relay"
+        raise with_local_reader(SlotInUse(name, f"server process {slot['active_pid']}", hint), connection)
 
 
 def _ask(name: str, slot: dict[str, Any] | None) -> None:

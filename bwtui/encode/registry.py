@@ -4,6 +4,7 @@ It uses Confluent's REST interface through Confluent's own client. Every registr
 the client's subject name strategy is never used.
 """
 
+import ast
 import functools
 import hashlib
 import json
@@ -121,8 +122,8 @@ _LATER = (408, 429)
 _NOT_ITS_FORM = (json.JSONDecodeError, AttributeError, TypeError, KeyError)
 #: The number of a version or an id in a path: the command log treats all of them as one request.
 _VERSION = re.compile(r"(?:(?<=/versions/)|(?<=/schemas/ids/))\d+$")
-#: The client's message for an answer without a body.
-_SILENT = "Unknown Schema Registry Error: b''"
+#: The beginning of the client's message for an answer that is not JSON; Python's form of its bytes follows.
+_NOT_JSON = "Unknown Schema Registry Error: "
 _PAGE = re.compile(r"<(?:!doctype|html|head|body|title)\b", re.IGNORECASE)
 #: The text in Python's ssl errors for an untrusted certificate.
 _CERTIFICATE = "CERTIFICATE_VERIFY_FAILED"
@@ -470,15 +471,15 @@ class SchemaRegistry:
         if status == 429:
             hint = "try again later; a running relay retries, and a starting one with --wait-for-services"
             return ConnectionFailed(f"{place} limits the rate of requests (HTTP 429): {reason[:200]}", hint)
-        if (
-            not isinstance(error, SchemaRegistryError)
-            or error.http_status_code >= 500
-            or error.http_status_code in _LATER
-        ):
+        if not isinstance(error, SchemaRegistryError):
             hint = (
                 "check that the registry runs there, and check -r/--schema-registry or BWTUI_SCHEMA_REGISTRY"
             )
             return ConnectionFailed(f"can't reach {place}: {reason[:200]}", hint)
+        if status >= 500 or status in _LATER:
+            code, text = _code(error), "a web page" if is_page else _text(error)
+            hint = "check the registry's log, and the proxy, if there is one"
+            return ConnectionFailed(f"{place} answers {code}{f': {text[:200]}' if text else ''}", hint)
         if error.http_status_code in (401, 403):
             hint = "check user and password in -r or BWTUI_SCHEMA_REGISTRY, and the user's rights"
             return AuthenticationFailed(f"{place} rejects the client: {reason[:200]}", hint)
@@ -547,11 +548,20 @@ def plain_reason(error: Exception) -> str:
     if not isinstance(error, SchemaRegistryError):
         # Python puts its own number of the system's error in front.
         return re.sub(r"\[Errno -?\d+\] ", "", " ".join(str(error).split())) or type(error).__name__
-    status, reason = error.http_status_code, " ".join(str(error.error_message or "").split())
-    if not reason or reason == _SILENT:
-        return f"HTTP {status}"
+    text = _text(error)
+    return f"{text} ({_code(error)})" if text else _code(error)
+
+
+def _code(error: SchemaRegistryError) -> str:
     code = f", error code {error.error_code}" if (error.error_code or 0) > 0 else ""
-    return f"{reason} (HTTP {status}{code})"
+    return f"HTTP {error.http_status_code}{code}"
+
+
+def _text(error: SchemaRegistryError) -> str:
+    text = str(error.error_message or "")
+    if error.error_code == -1 and text.startswith(_NOT_JSON):
+        text = ast.literal_eval(text.removeprefix(_NOT_JSON)).decode(errors="replace")
+    return " ".join(text.split())
 
 
 def _refused(subject: str, error: SchemaRegistryError) -> SchemaRefused:

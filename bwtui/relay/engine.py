@@ -52,7 +52,7 @@ from bwtui.relay.run_state import RunState
 from bwtui.relay.samples import Samples
 from bwtui.relay.service_retry import ServiceRetry
 from bwtui.relay.session import SessionLoop, StreamSession
-from bwtui.relay.slot_checkpoint import SlotCheckpointStore, newest_checkpoint
+from bwtui.relay.slot_checkpoint import SlotCheckpointStore, newest_checkpoint, with_local_reader
 from bwtui.relay.snapshot.initial_setup import InitialSetup
 from bwtui.relay.snapshot.snapshot_copier import SnapshotCopier, interruptible
 from bwtui.relay.startup_probe import StartupProbe
@@ -511,7 +511,10 @@ class RelayEngine:
         info = connection.info
         self._picture.database = f"{info.host or 'local'}:{info.port}/{info.dbname}"
         with interruptible(connection, self._is_stop_requested):
-            findings = inspect(connection, self._settings, self._waiting)
+            try:
+                findings = inspect(connection, self._settings, self._waiting)
+            except slot.SlotInUse as error:
+                raise with_local_reader(error, connection, self._settings.relay_name) from error
         self._cluster = self._answers.cluster(self._destination)
         self._picture.findings = findings
         # A bounded run may end before the next sample.

@@ -15,10 +15,12 @@ from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, SlotLost, S
 from bwtui.file_errors import file_failed, remove
 from bwtui.model.lsn import NO_COMMIT, SentCommit, format_lsn
 from bwtui.model.position import Position
+from bwtui.relay.process.lock import is_held
 from bwtui.settings import drop_command
 from bwtui.sink.destination import Offsets
+from bwtui.source.connection import Connection
 from bwtui.source.raw_stream import ENDLESS, Forks, ServerIdentity
-from bwtui.source.slot import HEAL, SlotState
+from bwtui.source.slot import HEAL, SlotInUse, SlotState, server_and_database
 from bwtui.state_folder import STATE_HOME_HINT, relay_names, state_folder
 
 
@@ -489,6 +491,15 @@ def slot_checkpoints(system_identifier: str, database: str, slot: str) -> dict[s
             last = SlotCheckpointStore(state_folder(name), system_identifier, database, slot).last
             checkpoints |= {name: last} if last is not None else {}
     return checkpoints
+
+
+def with_local_reader(error: SlotInUse, connection: Connection, own: str = "") -> SlotInUse:
+    """Return ``error``, or one that names the relay on this machine, other than ``own``, with that slot."""
+    checkpoints = slot_checkpoints(*server_and_database(connection), error.slot)
+    reader = next((name for name in checkpoints if name != own and is_held(name)), "")
+    if not reader:
+        return error
+    return SlotInUse(error.slot, f"relay {reader} on this machine", f"run 'bwtui stop {reader}' first")
 
 
 # -- a position in Kafka that 'bwtui slots drop' discarded --------------------------------------------------

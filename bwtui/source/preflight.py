@@ -17,7 +17,7 @@ from bwtui.source.catalog import TableFilter, TableInfo, find_named, list_tables
 from bwtui.source.connection import Connection, query
 from bwtui.source.publication import PublishedTable
 from bwtui.source.replica_identity import check_published, unkeyed_refusal
-from bwtui.source.slot import HEAL, PLUGIN, SlotState, check_readable, reserve, slot_state
+from bwtui.source.slot import HEAL, PLUGIN, SlotInUse, SlotState, check_readable, reserve, slot_state
 from bwtui.source.sql_hints import format_sql
 
 # Check the rights that a relay's role needs, and suggest the statements that grant them.
@@ -201,8 +201,9 @@ def wait_for_release(read_slot: Callable[[], SlotState | None], on_wait: OnWait)
             return None
         return (
             f"waiting for slot {slot.name}, which is in use by server process {slot.active_pid}",
-            RefusedError(
-                f"slot {slot.name} is in use by server process {slot.active_pid}",
+            SlotInUse(
+                slot.name,
+                f"server process {slot.active_pid}",
                 "stop the other consumer, or choose a different slot with -s/--slot",
             ),
         )

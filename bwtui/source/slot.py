@@ -32,6 +32,14 @@ select ((case when pg_catalog.pg_is_in_recovery() then pg_catalog.pg_last_wal_re
 """
 
 
+class SlotInUse(RefusedError):
+    """A consumer reads the slot, so no other can."""
+
+    def __init__(self, slot: str, reader: str, hint: str) -> None:
+        super().__init__(f"slot {slot} is in use by {reader}", hint)
+        self.slot = slot
+
+
 @dataclass(frozen=True, slots=True)
 class SlotState:
     """One row of pg_replication_slots, with the server's current WAL position."""

@@ -61,6 +61,10 @@ def test_a_missing_service_is_no_unreachable_server() -> None:
     [
         (SchemaRegistryError(404, None, None), "HTTP 404"),  # type: ignore[arg-type]
         (SchemaRegistryError(404, -1, "Unknown Schema Registry Error: b''"), "HTTP 404"),
+        (
+            SchemaRegistryError(404, -1, "Unknown Schema Registry Error: b'no\\n\\xff'"),
+            "no \ufffd (HTTP 404)",
+        ),
         (SchemaRegistryError(403, None, "Forbidden"), "Forbidden (HTTP 403)"),  # type: ignore[arg-type]
         (SchemaRegistryError(500, 50001, "Backend\nfailed"), "Backend failed (HTTP 500, error code 50001)"),
         (ConnectionRefusedError(111, "Connection refused"), "Connection refused"),

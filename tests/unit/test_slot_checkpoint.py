@@ -9,9 +9,12 @@ import pytest
 
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, SlotLost, StateFailed
 from bwtui.model.position import Position
-from bwtui.relay.slot_checkpoint import SlotCheckpointStore, discard_position, is_discarded
+from bwtui.relay import slot_checkpoint
+from bwtui.relay.process.lock import RelayLock
+from bwtui.relay.slot_checkpoint import SlotCheckpointStore, discard_position, is_discarded, with_local_reader
+from bwtui.source.connection import Connection
 from bwtui.source.raw_stream import ENDLESS, Forks, ServerIdentity, parse_history
-from bwtui.source.slot import SlotState
+from bwtui.source.slot import SlotInUse, SlotState
 
 CONFIRMED = 0x1000
 IDENTITY = ("7000000000000000001", "shop", "bottledwater")
@@ -461,3 +464,23 @@ def test_a_checkpoint_of_a_newer_version_is_kept(tmp_path: Path) -> None:
     with pytest.raises(StateFailed, match="is from a newer version of bwtui: it has coverage") as raised:
         SlotCheckpointStore(tmp_path, *identity)
     assert raised.value.hint is not None and "remove" not in raised.value.hint
+
+
+def test_a_reader_of_the_slot_on_this_machine_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr(slot_checkpoint, "server_and_database", lambda _: IDENTITY[:2])
+    connection, foreign = (
+        Connection.__new__(Connection),
+        SlotInUse(IDENTITY[2], "server process 7", "stop it"),
+    )
+    lock = RelayLock.acquire("shop")
+    assert with_local_reader(foreign, connection) is foreign
+    SlotCheckpointStore(tmp_path / "shop", *IDENTITY).remember(CONFIRMED)
+    named = with_local_reader(foreign, connection)
+    assert named.message == "slot bottledwater is in use by relay shop on this machine"
+    assert named.hint == "run 'bwtui stop shop' first"
+    assert with_local_reader(foreign, connection, own="shop") is foreign
+    lock.release()
+    assert with_local_reader(foreign, connection) is foreign
