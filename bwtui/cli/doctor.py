@@ -102,9 +102,9 @@ def _report(settings: RelaySettings, running: "Status | None", as_json: bool) ->
         say_json({"ok": not failed, "checks": checks, "warnings": warnings})
     if failed:
         problem = f"{len(failed)} of {len(results)} prerequisites failed"
-        raise error_with_code(
-            failed[0].exit_code, problem, "fix the lines marked FAIL, from the top, and run this again"
-        )
+        marked = 'checks with "result": "failed"' if as_json else "lines marked FAIL"
+        hint = f"fix the {marked}, from the top, and run this again"
+        raise error_with_code(failed[0].exit_code, problem, hint)
     if not as_json and running is not None:
         say(f"relay {running.name} meets all prerequisites")
     elif not as_json:

@@ -5,6 +5,7 @@ No large module is imported here, so ``bwtui --help`` stays fast; each command i
 
 import contextlib
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -51,6 +52,8 @@ CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_w
 #: The end of click's message for a path whose mode denies reading.
 _NOT_READABLE = " is not readable."
 _DENIED = "grant the user that runs bwtui access to every folder of the path, and the right to read it"
+#: click's message for one argument too many.
+_EXTRA = re.compile(r"Got unexpected extra argument \((.*)\)")
 _PATH = "check the path; a relative path starts at the working directory"
 
 
@@ -181,6 +184,11 @@ def _advice(error: click.ClickException) -> str:
                 return _DENIED if error.message.endswith(_NOT_READABLE) else _PATH
             return f"'{path} --help' describes {'/'.join(error.param.opts)}"
     if context is not None and not isinstance(error, click.NoSuchOption | click.BadOptionUsage):
+        if isinstance(context.command, click.Group):
+            return f"choose one of {', '.join(context.command.list_commands(context))}"
+        extra = _EXTRA.fullmatch(error.message)
+        if extra and any("--table" in parameter.opts for parameter in context.command.params):
+            return f"use --table {extra[1]} to select a table"
         return f"usage: {context.get_usage().removeprefix('Usage: ')}"
     return f"'{path} --help' lists the options"
 

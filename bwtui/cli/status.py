@@ -112,7 +112,8 @@ def _in_full(s: "Status") -> list[str]:
     lacking = _lacking(s)
     is_told = "bwtui doctor" in s.verdict.hint and all(table in s.verdict.sentence for table in lacking)
     if lacking and not is_told:
-        doctor = f"run 'bwtui doctor --relay {s.name}' for the statement that fixes it"
+        them = "it" if len(lacking) == 1 else "them"
+        doctor = f"run 'bwtui doctor --relay {s.name}': it says what captures {them}"
         facts.append(("lacking", f"{', '.join(lacking)}: not captured; {doctor}"))
     if s.first_snapshot:
         facts.append(("snapshot", s.first_snapshot.sentence))

@@ -162,7 +162,7 @@ def _of_publication(tables: Sequence[str], relay: str) -> Iterator[TopicGap]:
         return
     are, their, them = ("is", "its", "it") if len(tables) == 1 else ("are", "their", "them")
     says = f"{named(tables)} {are} not captured: {their} changes, deletes included, are not sent"
-    hint = f"run 'bwtui doctor --relay {relay}': it prints the statement that captures {them}"
+    hint = f"run 'bwtui doctor --relay {relay}': it says what captures {them}"
     yield TopicGap(("publication", *tables), says, hint, True)
 
 

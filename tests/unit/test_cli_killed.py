@@ -123,3 +123,9 @@ def test_a_run_that_ends_at_once_leaves_none(home: Path) -> None:
             assert not list(home.rglob("last-status.*"))
     finally:
         os.umask(umask)
+
+
+def test_a_stop_without_a_running_relay_says_so() -> None:
+    code, _, err = invoke("stop", "other")
+    assert code == 4
+    assert err.splitlines()[1] == "hint: no relay is running; start one with 'bwtui connect'"

@@ -147,6 +147,12 @@ def test_without_a_command_the_commands_are_listed(path: tuple[str, ...]) -> Non
         ),
         (["verify", "--database", "--relay", "../x"], "'../x' can't name a relay", None),
         (["verify", "--database", "--deep"], "--deep can't be used with --database", "omit it"),
+        (["config", "check"], "no such command 'check'", "choose one of show, validate"),
+        (
+            ["schema", "check", "orders"],
+            "got unexpected extra argument (orders)",
+            "use --table orders to select a table",
+        ),
         (["slots", "lst"], "no such command 'lst'", "did you mean 'list'?"),
         (["connect", "--brokr", "x"], "no such option --brokr", "did you mean --broker?"),
         (["connect", "--zzz"], "no such option --zzz", "'bwtui connect --help' lists the options"),

@@ -141,8 +141,7 @@ def test_each_command_is_shown_once() -> None:
     assert "unproven   public.b since 0/10: it was truncated" in lines
     assert "           public.c since 0/10: topic c was deleted; run: bwtui snapshot public.c" in lines
     assert (
-        "lacking    public.d: not captured; "
-        "run 'bwtui doctor --relay one' for the statement that fixes it" in lines
+        "lacking    public.d: not captured; run 'bwtui doctor --relay one': it says what captures it" in lines
     )
 
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from bwtui.cli import doctor
-from bwtui.errors import RefusedError
+from bwtui.errors import BwtuiError, RefusedError
 from bwtui.settings import RelaySettings
 from bwtui.source import connection, preflight, publication, publication_coverage
 from bwtui.source.catalog import TableInfo
@@ -91,3 +91,16 @@ def test_a_slot_that_is_not_a_relays_is_not_to_be_dropped(
     assert publications.skipped is not is_relays
     assert publications.message == ("" if is_relays else "not checked, see slot")
     assert any("slots drop" in one.error.hint for one in results.values() if one.error) is is_relays
+
+
+@pytest.mark.parametrize(
+    ("as_json", "marked"), [(True, 'checks with "result": "failed"'), (False, "lines marked FAIL")]
+)
+def test_the_final_hint_names_the_marks_of_the_output(
+    as_json: bool, marked: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = doctor.PrerequisiteResult("slot", error=RefusedError("no slot", "make one"))
+    monkeypatch.setattr(doctor, "_results", lambda *_: [failed])
+    with pytest.raises(BwtuiError) as ended:
+        doctor._report(RelaySettings(), None, as_json)
+    assert ended.value.hint == f"fix the {marked}, from the top, and run this again"

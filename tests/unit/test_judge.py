@@ -153,6 +153,17 @@ def test_a_wait_that_is_none_is_not_told() -> None:
     assert "the bottleneck is Kafka at k:9092, 70% of its time" in verdict.sentence
 
 
+def test_without_a_row_there_is_no_bottleneck() -> None:
+    judge = Judge(NAMES)
+    for step in range(4):
+        now = 1_000.0 + step / 2
+        working: Any = {"totals": {"work": step * 0.34}, "activity": "work", "activity_since": now}
+        moving: Any = {"now": now, "transactions": step, "settled_at": now}
+        verdict = judge.judge(replace(START, phase="snapshot", **working, **moving, **BACKLOG))
+    assert (verdict.condition, verdict.cause, verdict.stage) == ("behind", "", "")
+    assert "bottleneck" not in verdict.sentence
+
+
 @pytest.mark.parametrize(
     ("safe", "words"),
     [

@@ -143,7 +143,7 @@ def _tables(
         else "'bwtui doctor' with the same options"
     )
     missing = {
-        one.table: f"{one.says}; run {doctor} for the statement that fixes it"
+        one.table: f"{one.says}; run {doctor}: it says what captures it"
         for one in missing_tables
         if one.table and one.table not in tables_without_topic
     }

@@ -90,6 +90,7 @@ def relays(context: click.Context, _: click.Parameter, incomplete: str) -> list[
 #: The key in a context's meta for the arguments as they were typed.
 ARGUMENTS = "bwtui.arguments"
 _DEFAULTS = RelaySettings()
+_START = "start one with 'bwtui connect'"
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Decorator = Callable[[Command], Command]
@@ -315,7 +316,7 @@ def all_running() -> "tuple[list[Status], list[str]]":
     if not running:
         if changing := next(filter(is_running, relay_names()), None):
             raise RelayInTransition(changing)
-        raise ConnectionFailed("no relay is running", _newest_end() or "start one with 'bwtui connect'")
+        raise ConnectionFailed("no relay is running", _newest_end() or _START)
     return running, silent
 
 
@@ -370,9 +371,10 @@ def status_of(name: str) -> "Status":
             raise ConnectionFailed(error.message, f"{last_end}{also}") from error
         if last is not None:
             raise ConnectionFailed(error.message, f"{last_status.describe(last)}{also}") from error
-        if name not in relay_names():
-            close = nearest(name, [s.name for s in running_relays()])
-            raise ConnectionFailed(
-                error.message, f"did you mean {close}?" if close else error.hint
-            ) from error
+        running = [s.name for s in running_relays()]
+        close = nearest(name, running) if name not in relay_names() else None
+        if close:
+            raise ConnectionFailed(error.message, f"did you mean {close}?") from error
+        if not running:
+            raise ConnectionFailed(error.message, f"no relay is running; {_START}") from error
         raise

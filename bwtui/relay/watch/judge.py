@@ -727,9 +727,9 @@ class Judge:
             # The main thread may be busy all the same, handing over messages that are not acknowledged yet.
             stage, share = "acknowledge", 0.0
         cause, dependency, description = self._slow(observation, stage)
-        has_bottleneck = bool(self.busy) or stage == "acknowledge"
+        has_bottleneck = observation.rows > 0 and (bool(self.busy) or stage == "acknowledge")
         if not has_bottleneck or (stage == "read" and self._is_read_up(observation)):
-            # Right after a stall, or once all WAL is read, there is no bottleneck.
+            # Before the first row, right after a stall, or once all WAL is read, there is no bottleneck.
             stage, cause, dependency, held_up = "", "", "", ""
         else:
             held = f"{description}, {share:.0%} of its time" if share >= 0.01 else description
