@@ -403,7 +403,9 @@ def test_a_stopped_relay_without_letters_needs_no_name(letters: DeadLetterWriter
     folder.mkdir()
     (folder / LOCK_NAME).touch()
     ended = run("list")
-    assert (ended.exit_code, "choose one with --relay: one, two" in ended.stderr) == (2, True)
+    assert (ended.exit_code, "no relay is running" in ended.stderr) == (4, True)
+    keep(letters, (b"1", b"x"))
+    assert "1 letter open" in run("list").stdout
 
 
 def test_ids(letters: DeadLetterWriter) -> None:

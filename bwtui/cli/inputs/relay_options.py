@@ -267,8 +267,8 @@ def only_relay(name: str | None) -> str:
 def running_or_stopped(holds: "Callable[[str], bool]", *, or_none: bool = False) -> str:
     """Return the only running relay; if none runs, the only stopped one of those that ``holds`` selects.
 
-    If ``holds`` selects none, select from all stopped ones, or return "" with ``or_none``. Raises
-    ConnectionFailed or UsageError.
+    If ``holds`` selects none, return the only stopped one, or "" with ``or_none``. Raises ConnectionFailed or
+    UsageError.
     """
     from bwtui.relay.process.control import RelaySilent
     from bwtui.state_folder import relay_names
@@ -282,7 +282,7 @@ def running_or_stopped(holds: "Callable[[str], bool]", *, or_none: bool = False)
         chosen = list(filter(holds, stopped))
         if or_none and not chosen:
             return ""
-        if not stopped:
+        if not chosen and len(stopped) != 1:
             raise
     chosen = chosen or stopped
     if len(chosen) > 1:
