@@ -106,6 +106,16 @@ def test_a_running_relay_is_judged_with_its_own_settings(
             assert ended.stdout.endswith(f"relay {attempts.name} meets all prerequisites\n")
             ended = attempts.command("doctor", "--relay", attempts.name, "-d", database)
             assert (ended.code, "can't be used with --relay" in ended.stderr) == (2, True)
+            # The other commands name the relay that uses the slot.
+            named = f"slot {attempts.name} is in use by relay {attempts.name} on this machine"
+            free = failures(attempts, database)[0]["slot is free"]
+            assert (free["message"], free["hint"]) == (named, f"run 'bwtui stop {attempts.name}' first")
+            refused = attempts.command("slots", "drop", attempts.name, "-d", database, "--yes")
+            assert (refused.code, named in refused.stderr) == (2, True)
+            second = ("-s", attempts.name, "--name", f"{attempts.name}2", "-p", "second", "--headless")
+            ends = ("-d", database, "-b", attempts.services.broker, "-r", attempts.services.schema_registry)
+            refused = attempts.command("connect", *ends, *second)
+            assert (refused.code, named in refused.stderr) == (2, True), refused.stderr
             source.run("drop table gone")
             for line in relay.stdout:
                 if json.loads(line)["tables"]["public.gone"]["notes"]:
