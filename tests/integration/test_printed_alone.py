@@ -232,7 +232,7 @@ def test_a_table_that_is_not_captured_is_told_everywhere(
         # On a busy machine there may also be a short outage.
         (entry,) = [one for one in status["errors"] if one["kind"] == "notice"]
         shown = attempts.command_here("status", attempts.name).stdout
-        assert "lacking    public.bare: not captured" in shown
+        assert "not proven: public.bare is not captured: its changes, deletes included, are not sent" in shown
         assert f"    hint: {entry['hint']}" in shown
         # The hint of the running relay names the missing publication in the statement that creates it.
         (statement,) = statements(f"hint: {entry['hint']}")
