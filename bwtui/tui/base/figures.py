@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Sequence
+from datetime import datetime
 
 from bwtui.model.number_format import count as count
 from bwtui.model.number_format import duration as duration
@@ -90,3 +91,12 @@ def gauge(share: float, width: int) -> str:
     """Return a bar of ``width`` cells filled to ``share``; any share above zero fills at least one cell."""
     filled = min(width, max(round(share * width), 1 if share > 0 else 0))
     return "▰" * filled + "▱" * (width - filled)
+
+
+def clock_and_age(moment: float, now: float) -> str:
+    """Return the time of day, and the age in one unit, so that it rarely changes."""
+    seconds = now - moment
+    units = ((86_400, "d"), (3_600, "h"), (60, "m"))
+    ago = next((f"{int(seconds // size)} {unit} ago" for size, unit in units if seconds >= size), "just now")
+    day = "" if seconds < 43_200 else "%Y-%m-%d "
+    return f"{datetime.fromtimestamp(moment).strftime(day + '%H:%M')}, {ago}"

@@ -225,7 +225,7 @@ def verdict_content(
     elif report.verdict == "indeterminate":
         sides = f"{report.classes.get(UNDECIDED, 0):,} of {sides} undecided"
     parts: list[tuple[str, str]] = [(f" {label}  ", f"bold {tone}"), (sides, "bold")]
-    remarks = [] if report.when is None else [(f"{_when(report.when, now)} · ", "$quiet")]
+    remarks = [] if report.when is None else [(f"{figures.clock_and_age(report.when, now)} · ", "$quiet")]
     remarks += [("values are masked · ", "$warning")] if report.masked else []
     return Content.assemble(*parts, "\n   ", *remarks) + _summary(report)
 
@@ -237,7 +237,7 @@ def _failure(report: AuditReport | None, failed: CommandExit, now: float) -> Con
         older = (
             "this is the report of the audit before · "
             if report.when is None
-            else (f"this is the report of {_when(report.when, now)} · ")
+            else (f"this is the report of {figures.clock_and_age(report.when, now)} · ")
         )
     return Content.assemble(
         (" ✗ AUDIT FAILED  ", "bold $error"),
@@ -246,15 +246,6 @@ def _failure(report: AuditReport | None, failed: CommandExit, now: float) -> Con
         (older, "$warning"),
         (f"→ {failed.hint}" if failed.hint else f"{key_for('verify')} tries again", "$quiet"),
     )
-
-
-def _when(moment: float, now: float) -> str:
-    """Return the time of day, and the age in one unit, so that it rarely changes."""
-    seconds = now - moment
-    units = ((86_400, "d"), (3_600, "h"), (60, "m"))
-    ago = next((f"{int(seconds // size)} {unit} ago" for size, unit in units if seconds >= size), "just now")
-    day = "" if seconds < 43_200 else "%Y-%m-%d "
-    return f"{datetime.fromtimestamp(moment).strftime(day + '%H:%M')}, {ago}"
 
 
 def _summary(report: AuditReport) -> Content:

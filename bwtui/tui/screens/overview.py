@@ -1,7 +1,6 @@
 """The first screen: the pipeline and the tables; with more space, also history, latencies and services."""
 
 import math
-import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import ClassVar, NamedTuple
@@ -18,7 +17,7 @@ from bwtui.model.status import STAGES, ChangeSample, StageStatus, Status, TableS
 from bwtui.recording.explain import RowKey
 from bwtui.tui.base import assessment, figures
 from bwtui.tui.base.keys import key_for
-from bwtui.tui.base.plain import Content, fitted, printable
+from bwtui.tui.base.plain import Content, fitted
 from bwtui.tui.base.theme import TONES
 from bwtui.tui.screens.backfills import in_one_line
 from bwtui.tui.screens.base import RelayScreen
@@ -31,7 +30,7 @@ from bwtui.tui.widgets.grid import Cell, Grid, GridColumn, Item, ItemList
 from bwtui.tui.widgets.header import Header
 from bwtui.tui.widgets.history import EventList, LatencyPanel, RateChart
 from bwtui.tui.widgets.journey import KeyBar
-from bwtui.tui.widgets.line import Line, Panel
+from bwtui.tui.widgets.line import Line, Panel, joined, pair, wrapped
 from bwtui.tui.widgets.transport import RecordingLine
 
 #: Cells within the boxes at both ends, the same in wide terminals, the width from which on a terminal is
@@ -87,8 +86,8 @@ class StageBox(Line):
             bar = figures.gauge(share, width) if stage.capacity else "·" * width
             limit = f" / {stage.capacity}" if stage.capacity and width >= 19 else ""
             lines.append(Content.styled(bar, tone if stage.capacity else "$line"))
-            lines.append(_pair("queue", f"{waiting}{limit}", width))
-            lines.append(_pair("total", figures.count(stage.total), width))
+            lines.append(pair("queue", f"{waiting}{limit}", width))
+            lines.append(pair("total", figures.count(stage.total), width))
         if self.content_size.height >= 6:
             lines += self._thread_activity(width)
         return Content("\n").join(lines)
@@ -99,7 +98,7 @@ class StageBox(Line):
             return [Content.styled("timed with", "$quiet"), Content.styled("encode".rjust(width), "$quiet")]
         duration = figures.NONE if self._duration is None else self._now(history.brief(self._duration))
         busy = self._now(figures.percent(self._stage.busy))
-        return [_pair("busy", busy, width), _pair("p50", duration, width)]
+        return [pair("busy", busy, width), pair("p50", duration, width)]
 
     def _now(self, figure: str) -> str:
         """Return a present figure, or a dash if the status is old."""
@@ -213,11 +212,6 @@ class EndBox(Line):
             self.border_subtitle = Content(text)
 
 
-def _pair(name: str, value: str, width: int, tone: str = "") -> Content:
-    gap = max(width - len(name) - len(value), 1)
-    return Content.assemble((name, "$quiet"), " " * gap, (value, tone))
-
-
 def _named(name: str, value: str, tone: str = "") -> Content:
     return Content.assemble((f"{name} ", "$quiet"), (value, tone))
 
@@ -285,7 +279,7 @@ def _ends(snapshot: ScreenSnapshot, status: Status, width: int) -> Content:
         parts.insert(1, Content.styled("▶ recorded only", "bold"))
     else:
         parts.append(Content.assemble(("▶ Kafka ", "bold"), status.broker))
-    return _joined(parts, width)
+    return joined(parts, width)
 
 
 def _position(snapshot: ScreenSnapshot, status: Status, width: int, vitals: bool) -> Content:
@@ -304,7 +298,7 @@ def _position(snapshot: ScreenSnapshot, status: Status, width: int, vitals: bool
         _named("received", format_lsn(status.received_lsn)),
         _named("transactions", figures.count(status.transactions)),
     ]
-    return _joined(parts, width)
+    return joined(parts, width)
 
 
 def _background(snapshot: ScreenSnapshot, status: Status, width: int, vitals: bool) -> Content:
@@ -322,7 +316,7 @@ def _background(snapshot: ScreenSnapshot, status: Status, width: int, vitals: bo
         _named("restart LSN", format_lsn(status.restart_lsn)),
         _named("spilled by the server", spilled),
     ]
-    return _joined(parts, width)
+    return joined(parts, width)
 
 
 def _snapshot(status: Status, width: int) -> Content | None:
@@ -344,7 +338,7 @@ def _snapshot(status: Status, width: int) -> Content | None:
         *([Content(remaining)] if remaining else []),
         *([_named("workers", str(len(status.snapshot_workers)))] if status.snapshot_workers else []),
     ]
-    return _joined(parts, width)
+    return joined(parts, width)
 
 
 def _source(snapshot: ScreenSnapshot, status: Status, width: int) -> Content:
@@ -352,11 +346,11 @@ def _source(snapshot: ScreenSnapshot, status: Status, width: int) -> Content:
     lines = [
         Content.styled(fitted(status.server_version, width), "bold"),
         Content.styled(fitted(status.database, width), "$quiet"),
-        _pair("slot", fitted(status.slot, width - 8), width),
-        _pair("wal", f"{wal.mark} {wal.word}", width, TONES[wal.tone]),
-        _pair("server LSN", format_lsn(status.server_lsn), width),
-        _pair("retained", assessment.retained(status), width),
-        _pair("safe", _safe_bytes(status), width),
+        pair("slot", fitted(status.slot, width - 8), width),
+        pair("wal", f"{wal.mark} {wal.word}", width, TONES[wal.tone]),
+        pair("server LSN", format_lsn(status.server_lsn), width),
+        pair("retained", assessment.retained(status), width),
+        pair("safe", _safe_bytes(status), width),
     ]
     return Content("\n").join(lines)
 
@@ -375,23 +369,13 @@ def _sink(snapshot: ScreenSnapshot, status: Status, only_recorded: bool, width: 
         Content.styled(
             "nothing is sent to Kafka" if only_recorded else fitted(status.registry, width), "$quiet"
         ),
-        _pair("confirmed LSN", format_lsn(status.confirmed_lsn), width),
-        _pair("lag", figures.size(status.wal_lag_bytes), width, tone),
-        _pair("lag in time", figures.duration(status.wal_lag_seconds), width, tone),
-        _pair("", f"{lag.mark} {lag.word}", width, tone),
-        _pair("transactions", figures.count(status.transactions), width),
+        pair("confirmed LSN", format_lsn(status.confirmed_lsn), width),
+        pair("lag", figures.size(status.wal_lag_bytes), width, tone),
+        pair("lag in time", figures.duration(status.wal_lag_seconds), width, tone),
+        pair("", f"{lag.mark} {lag.word}", width, tone),
+        pair("transactions", figures.count(status.transactions), width),
     ]
     return Content("\n").join(lines)
-
-
-def _joined(parts: list[Content], width: int) -> Content:
-    """Join as many parts as fit, omitting parts from the end."""
-    line = parts[0]
-    for part in parts[1:]:
-        if line.cell_length + 2 + part.cell_length > width:
-            break
-        line = line + "  " + part
-    return line
 
 
 #: Age in seconds from which on an answer is reported as old; these service views are polled every five.
@@ -433,12 +417,6 @@ def query_notice(snapshot: ScreenSnapshot, service: str) -> Content:
     if snapshot.absence:
         return Content.styled(f"· not queried: the relay {snapshot.absence}", "$warning")
     return Content.styled(f"· the relay is querying {service}…", "$quiet")
-
-
-def wrapped(text: str, width: int, style: str) -> Iterator[Content]:
-    """Yield a text in as many lines as it needs, all but the first indented."""
-    for number, line in enumerate(textwrap.wrap(printable(text), max(width - 2, 10))):
-        yield Content.styled(f"  {line}" if number else line, style)
 
 
 #: Shares of the limit from which on the bar changes its colour; the figure is next to it.

@@ -1,6 +1,7 @@
 """Text that is painted line by line: lines, panels, details, and the line with the keys."""
 
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -18,7 +19,7 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from bwtui.tui.base.keys import bindings, rebind
-from bwtui.tui.base.plain import Content
+from bwtui.tui.base.plain import Content, printable
 from bwtui.tui.sources.model import ScreenSnapshot
 
 
@@ -208,3 +209,25 @@ class KeyLine(Line):
 
     def _at(self, x: int) -> tuple[str, str] | None:
         return next(((key, text) for begin, end, key, text in self._places if begin <= x < end), None)
+
+
+def joined(parts: list[Content], width: int) -> Content:
+    """Join as many parts as fit, omitting parts from the end."""
+    line = parts[0]
+    for part in parts[1:]:
+        if line.cell_length + 2 + part.cell_length > width:
+            break
+        line = line + "  " + part
+    return line
+
+
+def wrapped(text: str, width: int, style: str) -> Iterator[Content]:
+    """Yield a text in as many lines as it needs, all but the first indented."""
+    for number, line in enumerate(textwrap.wrap(printable(text), max(width - 2, 10))):
+        yield Content.styled(f"  {line}" if number else line, style)
+
+
+def pair(name: str, value: str, width: int, tone: str = "") -> Content:
+    """Return a name, and its value at the right edge."""
+    gap = max(width - len(name) - len(value), 1)
+    return Content.assemble((name, "$quiet"), " " * gap, (value, tone))
