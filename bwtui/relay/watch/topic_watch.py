@@ -383,7 +383,7 @@ class TopicWatch:
         self._coverage.gap(table, "")
         reason = f"lacks its topic: {topic} was deleted, with every row in it"
         self._coverage.mark(table, reason, TOPICS, has_extra=False)
-        self._report_change(table, f"topic {topic} was deleted with all its records", _CLOSES)
+        self._report_gap(table, f"topic {topic} was deleted with all its records")
 
     def _is_there(self, topic: str, now: PresentTopic, table: str) -> None:
         recorded = self._recorded.get(topic)
@@ -399,10 +399,9 @@ class TopicWatch:
             self._service.refresh(topic)
             reason = f"has a topic that was deleted and created again, without its earlier records: {topic}"
             self._coverage.mark(table, reason, TOPICS, has_extra=False)
-            self._report_change(
+            self._report_gap(
                 table,
                 f"topic {topic} was deleted and created again, and lacks the records that were in it",
-                _CLOSES,
             )
         counters = self._report.table(table)
         # Before a table's first row in this run it is unknown whether it has a key.
@@ -417,12 +416,11 @@ class TopicWatch:
                 f"now, previously {recorded.partitions}",
                 TOPICS,
             )
-            self._report_change(
+            self._report_gap(
                 table,
                 f"topic {topic} has {now.partitions} partitions, previously {recorded.partitions}: later "
                 "rows of a key may be in a different partition than earlier ones, so consumers may "
                 "read them out of order",
-                _CLOSES,
             )
         if now.lost is not None:
             self._has_lost(topic, now, recorded, table)
@@ -449,7 +447,7 @@ class TopicWatch:
                 self._report.error("notice", RefusedError(message, hint), table)
         elif not now.deletes:
             self._coverage.mark(table, f"may lack rows: {message}", TOPICS)
-            self._report_change(table, message, _CLOSES)
+            self._report_gap(table, message)
         else:
             reason = (
                 f"lacks rows: topic {topic} has cleanup.policy=delete, so Kafka also deletes records of rows "
@@ -460,10 +458,12 @@ class TopicWatch:
                 hint = f"run '{command}': the relay then compares the table and sends what differs"
                 self._report_change(table, message, hint)
 
-    def _report_change(self, table: str, message: str, hint: str) -> None:
+    def _report_gap(self, table: str, message: str) -> None:
+        """Report what the relay repairs on its own: it is over once a comparison has proven the table."""
+        self._report_change(table, message, _CLOSES, proof_of(table))
+
+    def _report_change(self, table: str, message: str, hint: str, dependency: str = "") -> None:
         _log.warning("%s", message, extra=event("topic_changed", table=table, hint=hint))
-        # What the relay repairs on its own is over once a comparison has proven the table.
-        dependency = proof_of(table) if hint == _CLOSES else ""
         self._report.error("topic", RefusedError(message, hint), table, dependency)
 
 
