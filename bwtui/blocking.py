@@ -52,7 +52,7 @@ class BlockingCalls:
         """Begin a call and return at once; other calls can be made meanwhile."""
         future: Future[T] = Future()
         self._tasks.put((future, call))
-        self._have_threads(2)
+        self._have_threads(3)
         return future
 
     def _have_threads(self, count: int) -> None:
