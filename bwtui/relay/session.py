@@ -428,6 +428,7 @@ class StreamSession:
         self._stream = stream
         self._acks = acks
         self._target = target_lsn
+        self._sink = context.output.sink
         self._recorder = context.output.recorder
         self._batch = OutgoingBatch(context.output.sink, acks, context.run.report, context.output.recorder)
         self.transaction = self._batch.transaction
@@ -476,9 +477,7 @@ class StreamSession:
             # The server requests a reply after half of its timeout, but the relay may not be reading then.
             self._status_seconds = min(_STATUS_SECONDS, self._stream.patience / 4)
         if self.careful_until:
-            self._batch.bisector = BatchBisector(
-                self._context.output.sink, self._context.output.policy, self.while_settling
-            )
+            self._batch.bisector = BatchBisector(self._sink, self._context.output.policy, self.while_settling)
             self._by_transaction = self._settings.on_error == "exit"
         # Requests for a reply in an earlier session need no answer any more.
         self._report.heard_at = time.monotonic()
@@ -524,7 +523,7 @@ class StreamSession:
 
     def pulse(self, seconds: float) -> None:
         """Wait, confirm to the server and process deliveries meanwhile. Raises StopRequested and Redrive."""
-        self._context.output.sink.poll(seconds)
+        self._sink.poll(seconds)
         self._settle(idle=False)
         if self._is_time_to_stop(_STOP_WAITING_SECONDS):
             raise StopRequested
@@ -609,15 +608,12 @@ class StreamSession:
                 self._stream.wait(0.005)
         # Delivery reports are processed here, and messages that had to wait for their turn are handed over.
         clock.turn_to("produce")
-        self._context.output.sink.poll(0)
+        self._sink.poll(0)
         clock.turn_to("work")
         self._settle(idle=not has_data)
-        while (
-            self._acks.bytes_in_flight > IN_FLIGHT_BYTES
-            or self._context.output.sink.queued() > IN_FLIGHT_ROWS
-        ):
+        while self._acks.bytes_in_flight > IN_FLIGHT_BYTES or self._sink.queued() > IN_FLIGHT_ROWS:
             clock.turn_to("room")
-            self._context.output.sink.poll(0.02)
+            self._sink.poll(0.02)
             self._settle(idle=False)
             if self._is_time_to_stop():
                 break
@@ -678,7 +674,7 @@ class StreamSession:
         self._check_session()
         # In careful mode everything except dead letters is settled here, and those belong to their batch.
         if self._batch.bisector is None:
-            failures = self._context.output.sink.take_failures()
+            failures = self._sink.take_failures()
             if failures and self._backfill is not None:
                 failures = self._backfill.claim_failures(failures)
             failures = self._context.output.policy.undelivered(failures)
@@ -689,7 +685,7 @@ class StreamSession:
         acks.advance()
         report.outage(self._context.services.destination.service.outage())
         report.confirmed_lsn = acks.confirmed
-        report.take_deliveries(self._context.output.sink, acks)
+        report.take_deliveries(self._sink, acks)
         now = report.settled_at
         pause = _CONFIRM_IDLE_SECONDS if idle and acks.is_idle else _CONFIRM_SECONDS
         moved = acks.confirmed > self._confirmed and now - self._confirmed_at >= pause
@@ -744,7 +740,7 @@ class StreamSession:
         """Keep the server informed while waiting for a batch. Raises StopRequested and ConnectionFailed."""
         self._check_session()
         check_stop(self._context.run.stop_requested)
-        self._report.take_deliveries(self._context.output.sink, self._acks)
+        self._report.take_deliveries(self._sink, self._acks)
         self._send_due_status()
 
     def _finish(self) -> None:
@@ -757,7 +753,7 @@ class StreamSession:
 
     def _settle_all(self) -> None:
         """Wait until messages in flight are delivered and recorded, within the time that a stop may take."""
-        sink, acks, report = self._context.output.sink, self._acks, self._report
+        sink, acks, report = self._sink, self._acks, self._report
         is_away = self._context.services.destination.service.outage() is not None
         deadline = time.monotonic() + (_STOP_OUTAGE_SECONDS if is_away else _STOP_SECONDS)
         # Not `poll`: it would wait forever for messages that an ended producer holds back.
