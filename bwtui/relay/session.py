@@ -430,17 +430,16 @@ class StreamSession:
         self._target = target_lsn
         self._sink = context.output.sink
         self._recorder = context.output.recorder
-        self._batch = OutgoingBatch(context.output.sink, acks, context.run.report, context.output.recorder)
+        self._batch = OutgoingBatch(self._sink, acks, context.run.report, self._recorder)
         self.transaction = self._batch.transaction
         context.run.report.transaction_log.begin_session(self.transaction.so_far)
-        self._boundaries = (
-            TransactionBoundaries(form, context.run.settings.transaction_topic, self._batch) if form else None
-        )
+        topic = context.run.settings.transaction_topic
+        self._boundaries = TransactionBoundaries(form, topic, self._batch) if form else None
         self.rows = RowHandler(context, self._batch, self._read_ahead, self._boundaries)
         #: Frames pass these in turn before they are handled; a filter that is over is removed.
         self.filters: list[FrameFilter] = []
         self._suspension = suspension
-        self._runs = BulkRows(self.rows, self._batch, context.output.samples, context.output.recorder)
+        self._runs = BulkRows(self.rows, self._batch, context.output.samples, self._recorder)
         self._backfill = backfill
         self._streamed = context.history.streamed
         #: Everything that commits before this LSN was read.

@@ -5,7 +5,7 @@ import os
 from hypothesis import HealthCheck, settings
 
 settings.register_profile(
-    "bounded", max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "bounded", max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile(
     "thorough", max_examples=5000, deadline=None, suppress_health_check=[HealthCheck.too_slow]

@@ -38,7 +38,7 @@ from tests.property.test_recording_damage import everything
 from tests.recorded_stream import SOURCE, Stream, table
 from tests.rewritten_segment import rewrite
 
-FORGERIES = int(os.environ.get("BWTUI_FORGERIES", "10"))
+FORGERIES = int(os.environ.get("BWTUI_FORGERIES", "5"))
 SEED = int(os.environ.get("BWTUI_SEED") or random.getrandbits(32))
 HOSTILE: tuple[Any, ...] = (
     None, True, -1, 1 << 63, 1 << 70, 1.5, float("nan"), "", "zz", "../../x", "\ud800", "\0", [], {}, [None],

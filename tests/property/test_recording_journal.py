@@ -43,7 +43,7 @@ STEP = st.one_of(
     st.integers(0, 2),
 )
 ROWS = st.lists(st.tuples(st.sampled_from(TABLES[:2]), st.integers(1, 9)), max_size=8)
-PATIENT = settings(deadline=None, max_examples=int(os.environ.get("BWTUI_EXAMPLES", "30")))
+PATIENT = settings(deadline=None, max_examples=int(os.environ.get("BWTUI_EXAMPLES", "20")))
 
 
 @pytest.fixture(autouse=True, scope="module")

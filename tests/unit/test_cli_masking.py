@@ -1,10 +1,5 @@
 """Masked output never contains secrets."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -102,32 +97,3 @@ def test_a_long_text_is_masked_in_no_time(piece: str) -> None:
     # With quadratic cost this would take minutes.
     text = piece * (200_000 // len(piece))
     assert mask_connection(text).startswith(piece)
-
-
-@pytest.mark.parametrize(
-    ("command", "password"),
-    [
-        (("connect", "--headless", "--json"), "s3cr/etXYZ"),
-        (("connect", "--headless", "--json"), "s3cr@etXYZ"),
-        (("doctor",), "s3cr/etXYZ"),
-        (("slots", "list"), "s3cr@etXYZ"),
-    ],
-)
-def test_a_password_that_is_not_escaped_stands_nowhere(
-    command: tuple[str, ...], password: str, tmp_path: Path
-) -> None:
-    """It is missing from the command's output and from the log, the status and the state that it leaves."""
-    dsn = f"postgresql://me:{password}@127.0.0.1:1/shop"
-    ran = subprocess.run(
-        [sys.executable, "-m", "bwtui", *command, "-d", dsn],
-        env=os.environ | {"BWTUI_STATE_HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert ran.returncode
-    said = ran.stdout + ran.stderr
-    assert "percent-encode" in said
-    kept = [path.read_bytes().decode(errors="replace") for path in tmp_path.rglob("*") if path.is_file()]
-    assert not [text for text in (said, *kept) if "XYZ" in text or "s3cr" in text]

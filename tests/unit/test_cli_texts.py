@@ -1,11 +1,7 @@
 """Messages of commands that need no service: choosing a relay, ended relays, and empty results."""
 
 import contextlib
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 
 import click
@@ -68,23 +64,6 @@ def test_a_missing_argument_shows_the_usage() -> None:
         "bwtui: error: missing argument 'RECORDING'",
         "hint: usage: bwtui recording info [OPTIONS] RECORDING",
     ]
-
-
-def test_a_failed_start_gives_the_reason_once_and_logs_it(tmp_path: Path) -> None:
-    args = ["-d", "host=127.0.0.1 port=1 dbname=x", "-b", "127.0.0.1:1", "--headless"]
-    ran = subprocess.run(
-        [sys.executable, "-m", "bwtui", "connect", *args],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=os.environ | {"BWTUI_STATE_HOME": str(tmp_path)},
-        cwd=tmp_path,
-    )
-    lines = ran.stderr.splitlines()
-    assert lines[-3] == "bwtui: bottledwater: failed"
-    reason = lines[-2].removeprefix("bwtui: error: ")
-    assert (ran.returncode, ran.stderr.count(reason)) == (4, 1)
-    assert reason in next(tmp_path.glob("**/engine.log")).read_text()
 
 
 @pytest.mark.parametrize(

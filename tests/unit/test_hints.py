@@ -1,74 +1,17 @@
 """Every error has a hint that fits the case."""
 
-import ast
 import errno
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from bwtui.crash import crash
-from bwtui.errors import BwtuiError, RefusedError, UsageError
+from bwtui.errors import RefusedError, UsageError
 from bwtui.file_errors import file_failed
 from bwtui.options import BY_NAME, parse, parse_pair, split_advice
 from bwtui.source.connection import connect
 from bwtui.source.sql_hints import hint_for_sqlstate
-from tests.package_sources import nodes, texts
-
-#: Hints that would fit any error, and so do not help.
-_GENERIC = {
-    "try again",
-    "check the input",
-    "see the log",
-    "see the documentation",
-    "contact support",
-    "-",
-    "?",
-}
-
-
-def _classes() -> set[str]:
-    """Return the names of our error classes, from the sources: importing everything would load Spark."""
-    bases: dict[str, set[str]] = {}
-    for node in (node for path in texts() for node in nodes(path)):
-        if isinstance(node, ast.ClassDef):
-            bases[node.name] = {base.id for base in node.bases if isinstance(base, ast.Name)}
-    found = {BwtuiError.__name__}
-    while more := {name for name, above in bases.items() if above & found} - found:
-        found |= more
-    return found
-
-
-def _calls() -> Iterator[tuple[str, ast.Call]]:
-    classes = _classes()
-    for path in texts():
-        for node in nodes(path):
-            if isinstance(node, ast.Call):
-                name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
-                if name in classes or name in ("file_failed", "error_with_code"):
-                    yield f"{path}:{node.lineno}", node
-
-
-def _texts(call: ast.Call) -> Iterator[str]:
-    """Yield the constant arguments after the message."""
-    for argument in [*call.args[1:], *(word.value for word in call.keywords)]:
-        if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
-            yield argument.value
-
-
-def test_no_hint_is_empty_or_generic() -> None:
-    calls = list(_calls())
-    assert len(calls) > 300, "the walk sees what is raised"
-    wrong = []
-    for place, call in calls:
-        for text in _texts(call):
-            words = text.rstrip(".").lower()
-            if not words or words in _GENERIC:
-                wrong.append(f"{place}: {text!r}")
-        if any(isinstance(one, ast.Constant) and one.value is None for one in call.args[1:2]):
-            wrong.append(f"{place}: None")
-    assert not wrong
 
 
 def test_an_error_without_a_hint_is_none() -> None:

@@ -2,7 +2,7 @@
 
 Textual and rich parse a str as markup in many places: titles, labels, table cells, notices. Row values, names
 and error texts therefore use `Text`, `Content`, `Table` and `Group` of this module, which escape unprintable
-characters. tests/unit/test_plain_sources.py finds code that does not.
+characters. tests/unit/test_sources.py finds code that does not.
 """
 
 from collections.abc import Callable

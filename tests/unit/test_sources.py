@@ -1,12 +1,18 @@
-"""The program writes to the terminal only through its two output modules, and never parses data as markup.
+"""Rules that hold for every line of the sources, so that a careless new one can't break them.
 
-These tests check the sources, so that a careless new line can't break this.
+The program writes to the terminal only through its two output modules, never parses data as markup, gives
+each error a hint and each log line an event, and files, functions and folders stay small enough to read as a
+whole. All rules are in one file, since parsing the sources takes longer than checking them.
 """
 
 import ast
 import functools
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
+from bwtui.errors import BwtuiError
+from bwtui.model.events import EVENTS, OTHERS
 from tests.package_sources import nodes, texts
 
 #: The modules that may write to a terminal.
@@ -152,3 +158,127 @@ def is_number(node: ast.expr) -> bool:
     """Return whether a part of an f-string is formatted as a number."""
     spec = node.format_spec if isinstance(node, ast.FormattedValue) else None
     return isinstance(spec, ast.JoinedStr) and ast.unparse(spec) in ("f','", "f'd'")
+
+
+#: Hints that would fit any error, and so do not help.
+GENERIC = {
+    "try again",
+    "check the input",
+    "see the log",
+    "see the documentation",
+    "contact support",
+    "-",
+    "?",
+}
+
+
+def error_classes() -> set[str]:
+    """Return the names of our error classes, from the sources: importing everything would load Spark."""
+    bases: dict[str, set[str]] = {}
+    for node in (node for path in texts() for node in nodes(path)):
+        if isinstance(node, ast.ClassDef):
+            bases[node.name] = {base.id for base in node.bases if isinstance(base, ast.Name)}
+    found = {BwtuiError.__name__}
+    while more := {name for name, above in bases.items() if above & found} - found:
+        found |= more
+    return found
+
+
+def error_calls() -> Iterator[tuple[str, ast.Call]]:
+    classes = error_classes()
+    for path in texts():
+        for node in nodes(path):
+            if isinstance(node, ast.Call):
+                name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+                if name in classes or name in ("file_failed", "error_with_code"):
+                    yield f"{path}:{node.lineno}", node
+
+
+def constant_texts(call: ast.Call) -> Iterator[str]:
+    """Yield the constant arguments after the message."""
+    for argument in [*call.args[1:], *(word.value for word in call.keywords)]:
+        if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
+            yield argument.value
+
+
+def test_no_hint_is_empty_or_generic() -> None:
+    calls = list(error_calls())
+    assert len(calls) > 300, "the walk sees what is raised"
+    wrong = []
+    for place, call in calls:
+        for text in constant_texts(call):
+            words = text.rstrip(".").lower()
+            if not words or words in GENERIC:
+                wrong.append(f"{place}: {text!r}")
+        if any(isinstance(one, ast.Constant) and one.value is None for one in call.args[1:2]):
+            wrong.append(f"{place}: None")
+    assert not wrong
+
+
+LEVELS = ("debug", "info", "warning", "error", "exception", "critical")
+
+
+def calls_in_modules_with(name: str) -> Iterator[tuple[str, ast.Call]]:
+    """Yield, in each of our modules that uses this name, the calls of it or of its methods."""
+    for path, text in texts().items():
+        if re.search(rf"\b_?{name}(ging)?[.(]", text):
+            yield from ((path, node) for node in nodes(path) if isinstance(node, ast.Call))
+
+
+def log_calls() -> Iterator[tuple[str, ast.Call]]:
+    """Yield each call of our loggers, and its module."""
+    for path, node in calls_in_modules_with("log"):
+        if not isinstance(node.func, ast.Attribute):
+            continue
+        of, says = node.func.value, node.func.attr in LEVELS
+        if says and isinstance(of, ast.Name) and of.id in ("_log", "log", "logging"):
+            yield f"{path}:{node.lineno}", node
+
+
+def test_each_line_of_ours_says_which_event_it_is() -> None:
+    found = dict(log_calls())
+    assert len(found) > 25
+    assert [where for where, call in found.items() if "extra" not in {one.arg for one in call.keywords}] == []
+
+
+def test_each_event_is_used_and_each_that_is_used_is_known() -> None:
+    used = {
+        node.args[0].value
+        for _, node in calls_in_modules_with("event")
+        if isinstance(node.func, ast.Name) and node.func.id == "event"
+        if isinstance(node.args[0], ast.Constant)
+    }
+    assert used == set(EVENTS)
+    assert OTHERS not in EVENTS
+
+
+#: Maximum lines of a file and of a function, the size and share of short functions, and modules per folder.
+FILE, FUNCTION, SHORT, MOST, SIDE_BY_SIDE = 1000, 60, 30, 0.9, 23
+
+
+def functions() -> dict[str, int]:
+    return {
+        f"{name}:{node.lineno} {node.name}": (node.end_lineno or node.lineno) - node.lineno + 1
+        for name in texts()
+        for node in nodes(name)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+
+
+def test_no_file_is_long() -> None:
+    lines = {name: len(text.splitlines()) for name, text in texts().items()}
+    assert {name: count for name, count in lines.items() if count > FILE} == {}
+
+
+def test_no_function_is_long_and_nearly_all_are_short() -> None:
+    lines = functions()
+    assert {name: count for name, count in lines.items() if count > FUNCTION} == {}
+    assert sum(count <= SHORT for count in lines.values()) >= MOST * len(lines)
+
+
+def test_no_folder_is_a_drawer() -> None:
+    folders: dict[str, int] = {}
+    for name in texts():
+        folder = Path(name).parent.as_posix()
+        folders[folder] = folders.get(folder, 0) + (not name.endswith("__init__.py"))
+    assert {folder: count for folder, count in folders.items() if count > SIDE_BY_SIDE} == {}
