@@ -329,6 +329,8 @@ def test_what_no_comparison_proves_keeps_its_command(tmp_path: Path) -> None:
     assert [entry.command for entry in report.not_proven] == ["bwtui snapshot public.orders"]
     assert made.to_compare() == []
     assert ledger(tmp_path).to_compare() == [ORDERS], "a new run compares once more"
+    made.resume(ORDERS)
+    assert made.to_compare() == [ORDERS], "its rows were sent again"
 
 
 @pytest.mark.parametrize("key", ["d ", "d id:20"])

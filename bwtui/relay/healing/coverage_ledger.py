@@ -717,7 +717,7 @@ class CoverageLedger(Coverage):
 
     def resume(self, table: str) -> None:
         with self._lock:
-            if (entry := self._entries.get(table)) is not None and entry.by_hand:
+            if (entry := self._entries.get(table)) is not None and (entry.by_hand or entry.command):
                 self._leave(table, by_hand=False)
 
     def _leave(self, table: str, *, by_hand: bool) -> None:
