@@ -14,15 +14,15 @@ from bwtui.encode.avro import build_encoder
 from bwtui.model.delivery import DeliverySpan, Receipt
 from bwtui.pgoutput.messages import Column, Relation
 from bwtui.pgoutput.tuples import splitter
-from bwtui.relay.ack import Acknowledgements
-from bwtui.relay.batch import BATCH_ROWS, OutgoingBatch
-from bwtui.relay.context import RelayContext, RelayServices, SlotHistory
 from bwtui.relay.routes.route import TableRoute
-from bwtui.relay.row_handler import BulkRows, RowHandler
-from bwtui.relay.run_context import RowOutput, RunContext
-from bwtui.relay.run_state import RunState, TableCounters
-from bwtui.relay.samples import Samples
-from bwtui.relay.toast import ToastFiller
+from bwtui.relay.rows.batch import BATCH_ROWS, OutgoingBatch
+from bwtui.relay.rows.run_context import RowOutput, RunContext
+from bwtui.relay.rows.samples import Samples
+from bwtui.relay.rows.toast import ToastFiller
+from bwtui.relay.state.ack import Acknowledgements
+from bwtui.relay.state.run_state import RunState, TableCounters
+from bwtui.relay.stream.context import RelayContext, RelayServices, SlotHistory
+from bwtui.relay.stream.row_handler import BulkRows, RowHandler
 from bwtui.settings import RelaySettings
 from bwtui.sink.destination import MessageTuple, TopicLimits
 

@@ -174,7 +174,7 @@ class RelaySettings:
         metavar="N",
     )
     #: None: only a slot that bwtui creates, or any with several hosts, see
-    #: `bwtui.relay.healing.promotion`.
+    #: `bwtui.relay.history.promotion`.
     failover: bool | None = option(
         None,
         "Make the slot, even an existing one, a failover slot, which standbys synchronize (PostgreSQL 17 or "

@@ -12,15 +12,15 @@ from typing import Any
 from bwtui.encode.registry import LocalRegistry, RegisteredSchema
 from bwtui.errors import BwtuiError, ConnectionFailed
 from bwtui.model.delivery import DeliverySpan, Receipt
-from bwtui.relay.ack import Acknowledgements
-from bwtui.relay.policy import RowPolicy
+from bwtui.relay.history.slot_checkpoint import SlotCheckpointStore
 from bwtui.relay.routes.routing import Router
-from bwtui.relay.run_state import RunState
-from bwtui.relay.samples import Samples
-from bwtui.relay.service_retry import ServiceRetry
-from bwtui.relay.session import StreamSession
-from bwtui.relay.slot_checkpoint import SlotCheckpointStore
-from bwtui.relay.toast import ToastFiller
+from bwtui.relay.rows.policy import RowPolicy
+from bwtui.relay.rows.samples import Samples
+from bwtui.relay.rows.toast import ToastFiller
+from bwtui.relay.state.ack import Acknowledgements
+from bwtui.relay.state.run_state import RunState
+from bwtui.relay.state.service_retry import ServiceRetry
+from bwtui.relay.stream.session import StreamSession
 from bwtui.settings import RelaySettings
 from bwtui.sink.dead_letters import DeadLetterWriter
 from bwtui.sink.destination import (
@@ -124,7 +124,7 @@ class _Registry:
 
 
 class HeldRelay:
-    """`bwtui.relay.session.StreamSession` in its own thread, over an existing slot."""
+    """`bwtui.relay.stream.session.StreamSession` in its own thread, over an existing slot."""
 
     def __init__(
         self,

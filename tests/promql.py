@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import promql_parser as promql
 
-from bwtui.relay.http_metrics.metrics import BY_NAME
+from bwtui.relay.serving.metrics import BY_NAME
 from tests.unit.test_metrics import MEASURED, samples_of
 
 #: Labels that Prometheus adds to every sample.

@@ -14,9 +14,9 @@ from bwtui.pgoutput.messages import UNCHANGED, Column, Field, Relation
 from bwtui.recording.change import OF_TRANSACTIONS
 from bwtui.recording.payloads import NoMessageReason
 from bwtui.recording.resume import continue_in
-from bwtui.relay.journal_recorder import JournalRecorder
 from bwtui.relay.routes.route import TableRoute
-from bwtui.relay.run_state import RunState, TableCounters
+from bwtui.relay.rows.journal_recorder import JournalRecorder
+from bwtui.relay.state.run_state import RunState, TableCounters
 from bwtui.settings import RelaySettings
 from tests.waiting import eventually
 

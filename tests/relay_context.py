@@ -3,8 +3,8 @@
 from dataclasses import MISSING, fields
 from typing import Any
 
-from bwtui.relay.context import RelayContext, RelayServices, SlotHistory
-from bwtui.relay.run_context import RowOutput, RunContext
+from bwtui.relay.rows.run_context import RowOutput, RunContext
+from bwtui.relay.stream.context import RelayContext, RelayServices, SlotHistory
 
 
 def relay_context(**given: Any) -> RelayContext:

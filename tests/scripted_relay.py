@@ -12,17 +12,17 @@ from bwtui.encode.registry import LocalRegistry
 from bwtui.pgoutput.messages import Column, Field, Relation
 from bwtui.recording.payloads import pack_relation
 from bwtui.recording.resume import continue_in
-from bwtui.relay.ack import Acknowledgements
-from bwtui.relay.journal_recorder import JournalRecorder
-from bwtui.relay.policy import RowPolicy
-from bwtui.relay.recorder import NullRecorder, Recorder
+from bwtui.relay.history.slot_checkpoint import SlotCheckpointStore
 from bwtui.relay.routes.routing import Router
-from bwtui.relay.run_state import RunState
-from bwtui.relay.samples import Samples
-from bwtui.relay.service_retry import ServiceRetry
-from bwtui.relay.session import StreamSession
-from bwtui.relay.slot_checkpoint import SlotCheckpointStore
-from bwtui.relay.toast import ToastFiller
+from bwtui.relay.rows.journal_recorder import JournalRecorder
+from bwtui.relay.rows.policy import RowPolicy
+from bwtui.relay.rows.recorder import NullRecorder, Recorder
+from bwtui.relay.rows.samples import Samples
+from bwtui.relay.rows.toast import ToastFiller
+from bwtui.relay.state.ack import Acknowledgements
+from bwtui.relay.state.run_state import RunState
+from bwtui.relay.state.service_retry import ServiceRetry
+from bwtui.relay.stream.session import StreamSession
 from bwtui.settings import RelaySettings
 from bwtui.sink.dead_letters import DeadLetterWriter
 from bwtui.source.raw_stream import StreamServer

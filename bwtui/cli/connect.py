@@ -128,10 +128,10 @@ def run_headless(settings: RelaySettings, as_json: bool) -> None:
 
 def _run_headless(settings: RelaySettings, as_json: bool) -> None:
     from bwtui.cli.output.headless import StatusStream, line_listener, status_listener
+    from bwtui.relay.main import log_failure, run
     from bwtui.relay.process.lock import RelayLock
     from bwtui.relay.process.log import log_to_file
-    from bwtui.relay.process.main import log_failure, run
-    from bwtui.relay.process.systemd_notifier import supervisor_of
+    from bwtui.relay.serving.systemd_notifier import supervisor_of
 
     name = settings.relay_name
     lock = RelayLock.acquire(name)

@@ -346,7 +346,7 @@ def _run(name: str, check: Callable[[], str]) -> PrerequisiteResult:
 
 
 def _check_free(connection: "Connection", settings: RelaySettings) -> str:
-    from bwtui.relay.slot_checkpoint import with_local_reader
+    from bwtui.relay.history.slot_checkpoint import with_local_reader
     from bwtui.source.slot import SlotInUse, slot_state
 
     slot = slot_state(connection, settings.slot)
@@ -359,7 +359,7 @@ def _check_free(connection: "Connection", settings: RelaySettings) -> str:
 def _check_slot_position(connection: "Connection", settings: RelaySettings) -> str:
     """Compare the slot with the checkpoint of the relay of that name. Raises SlotLost."""
     from bwtui.model.lsn import format_lsn
-    from bwtui.relay.slot_checkpoint import SlotCheckpointStore
+    from bwtui.relay.history.slot_checkpoint import SlotCheckpointStore
     from bwtui.source.slot import server_and_database, slot_state
     from bwtui.state_folder import state_folder
 

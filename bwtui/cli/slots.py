@@ -17,7 +17,7 @@ from bwtui.option_checks import check_slot
 from bwtui.options import nearest, split_advice
 
 if TYPE_CHECKING:
-    from bwtui.relay.slot_checkpoint import SlotCheckpointStore
+    from bwtui.relay.history.slot_checkpoint import SlotCheckpointStore
     from bwtui.source.connection import Connection
 
 _EPILOG = """\b
@@ -78,8 +78,8 @@ def drop(name: str, yes: bool, as_json: bool, **options: Any) -> None:
     """
     from bwtui.relay.backfill import chunk_snapshot
     from bwtui.relay.healing.heal import forget
+    from bwtui.relay.history.slot_checkpoint import discard_position
     from bwtui.relay.process.last_status import forget_end
-    from bwtui.relay.slot_checkpoint import discard_position
     from bwtui.source.slot import server_and_database
     from bwtui.state_folder import state_folder
 
@@ -115,7 +115,7 @@ def drop(name: str, yes: bool, as_json: bool, **options: Any) -> None:
 
 def _checkpoints(identity: tuple[str, str, str]) -> "dict[str, SlotCheckpointStore]":
     """Return the checkpoints of local relays for a slot of server and database, by relay."""
-    from bwtui.relay.slot_checkpoint import SlotCheckpointStore
+    from bwtui.relay.history.slot_checkpoint import SlotCheckpointStore
     from bwtui.state_folder import relay_names, state_folder
 
     checkpoints = {name: SlotCheckpointStore(state_folder(name), *identity) for name in relay_names()}
@@ -129,7 +129,7 @@ def _check_droppable(
     existing: list[dict[str, Any]],
     connection: "Connection",
 ) -> None:
-    from bwtui.relay.slot_checkpoint import with_local_reader
+    from bwtui.relay.history.slot_checkpoint import with_local_reader
     from bwtui.source.slot import SlotInUse
 
     if slot is None and not checkpoints:

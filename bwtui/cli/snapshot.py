@@ -100,7 +100,7 @@ def snapshot(
 
 
 def _has_backfills(name: str) -> bool:
-    from bwtui.relay.backfill.store import FOLDER
+    from bwtui.relay.history.backfill_store import FOLDER
     from bwtui.state_folder import state_folder
 
     return any((state_folder(name) / FOLDER).glob("*.json"))

@@ -29,7 +29,7 @@ class BackfillRequest:
 
     ``table`` is its qualified name, unquoted, as in `bwtui.model.status.Status.tables`. ``where`` is an SQL
     expression over its columns. ``keys`` is the path of a file with one key per line, see
-    `bwtui.relay.backfill.store`: the current row of each key is sent, or a tombstone if there is none.
+    `bwtui.relay.history.backfill_store`: the current row of each key is sent, or a tombstone if it is gone.
     ``unkeyed`` permits a table without a key, whose rows are then doubled in the topic. ``topic`` and
     ``spelling`` belong to a list of keys: the topic in which they were compared, and their encoding there:
     "json", or the id of their schema; "" if unknown. Nothing is sent to a different topic, or in a different

@@ -387,7 +387,7 @@ def _ends_open(batch: RecordedBatch) -> bool | None:
 # When the outages in a recording began and ended.
 #
 # An ERROR block records that an outage began. Later STATUS blocks record its end, in a form that older
-# versions ignore (see `bwtui.relay.journal_recorder.recorded_status`).
+# versions ignore (see `bwtui.relay.rows.journal_recorder.recorded_status`).
 
 _OutageKey = tuple[str, str | None, str]
 

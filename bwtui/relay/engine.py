@@ -30,35 +30,35 @@ from bwtui.recording.resume import check_ahead, continue_in
 from bwtui.relay.backfill.backfill import Backfill
 from bwtui.relay.backfill.chunk_snapshot import ChunkSnapshot, chunk_snapshot_of
 from bwtui.relay.backfill.joined_tables import JoinedTables
-from bwtui.relay.backfill.store import FOLDER, BackfillRequests, BackfillStore
-from bwtui.relay.context import RelayContext, RelayServices, SlotHistory
-from bwtui.relay.exactly_once import transactional_stream
 from bwtui.relay.exactly_once.rejected_row_finder import WholeTransactionPolicy
-from bwtui.relay.healing.coverage_ledger import CATALOG, Coverage, CoverageLedger
 from bwtui.relay.healing.coverage_prover import CoverageProver
 from bwtui.relay.healing.heal import Healing
-from bwtui.relay.healing.late_records import LateRecords, RunBounds, TopicEnds
-from bwtui.relay.healing.promotion import OrphanedKeys, connect_to_newest
-from bwtui.relay.journal_recorder import JournalRecorder, recording_source
-from bwtui.relay.metrics.measures import Measures
-from bwtui.relay.policy import RowPolicy
+from bwtui.relay.history.backfill_store import FOLDER, BackfillRequests, BackfillStore
+from bwtui.relay.history.coverage_ledger import CATALOG, Coverage, CoverageLedger
+from bwtui.relay.history.late_records import LateRecords, RunBounds, TopicEnds
+from bwtui.relay.history.promotion import OrphanedKeys, connect_to_newest
+from bwtui.relay.history.slot_checkpoint import SlotCheckpointStore, newest_checkpoint, with_local_reader
 from bwtui.relay.portable_settings import portable
-from bwtui.relay.process.service_views import ServiceViews
-from bwtui.relay.recorder import NullRecorder
 from bwtui.relay.routes.publications import NewTables
 from bwtui.relay.routes.routing import CatalogCache, Router, name_topics
-from bwtui.relay.run_context import RowOutput, RunContext
-from bwtui.relay.run_state import RunState
-from bwtui.relay.samples import Samples
-from bwtui.relay.service_retry import ServiceRetry
-from bwtui.relay.session import SessionLoop, StreamSession
-from bwtui.relay.slot_checkpoint import SlotCheckpointStore, newest_checkpoint, with_local_reader
+from bwtui.relay.rows.journal_recorder import JournalRecorder, recording_source
+from bwtui.relay.rows.policy import RowPolicy
+from bwtui.relay.rows.recorder import NullRecorder
+from bwtui.relay.rows.run_context import RowOutput, RunContext
+from bwtui.relay.rows.samples import Samples
+from bwtui.relay.rows.toast import ToastFiller
+from bwtui.relay.serving.service_views import ServiceViews
 from bwtui.relay.snapshot.initial_setup import InitialSetup
 from bwtui.relay.snapshot.snapshot_copier import SnapshotCopier, interruptible
-from bwtui.relay.startup_probe import StartupProbe
+from bwtui.relay.state.activity_clock import MainThreadActivity
+from bwtui.relay.state.measures import Measures
+from bwtui.relay.state.run_state import RunState
+from bwtui.relay.state.service_retry import ServiceRetry
+from bwtui.relay.state.startup_probe import StartupProbe
 from bwtui.relay.status_snapshot import StatusSnapshots
-from bwtui.relay.toast import ToastFiller
-from bwtui.relay.watch.activity_clock import MainThreadActivity
+from bwtui.relay.stream import transactional_stream
+from bwtui.relay.stream.context import RelayContext, RelayServices, SlotHistory
+from bwtui.relay.stream.session import SessionLoop, StreamSession
 from bwtui.relay.watch.judge import ending
 from bwtui.relay.watch.topic_watch import FILE as TOPICS_FILE
 from bwtui.relay.watch.topic_watch import SchemaWatch, TopicWatch
@@ -95,7 +95,7 @@ _LOCK = "the lock of a table"
 
 
 class RelayEngine:
-    """One relay; see `bwtui.relay.process.server.StatusSource` for what other threads may call."""
+    """One relay; see `bwtui.relay.serving.control_server.StatusSource` for what other threads may call."""
 
     def __init__(self, settings: RelaySettings) -> None:
         """Check the settings as far as possible without a connection.

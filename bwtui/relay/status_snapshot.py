@@ -14,13 +14,13 @@ from bwtui.model.heal import HealStatus
 from bwtui.model.lsn import format_lsn
 from bwtui.model.status import LAG_IS_OLD, StageStatus, Status, TableStatus
 from bwtui.model.verdict import RelayVerdict, ended
-from bwtui.relay.backfill.store import BackfillStore
-from bwtui.relay.batch import IN_FLIGHT_ROWS
 from bwtui.relay.dead_letters.letters import OpenLetters
-from bwtui.relay.metrics.measures import Measures
-from bwtui.relay.metrics.recent_history import RecentHistory, SlotLag, TableMeasures
-from bwtui.relay.recorder import NullRecorder, Recorder
-from bwtui.relay.run_state import RunState, TableCounters, cpu_seconds, resident_bytes
+from bwtui.relay.history.backfill_store import BackfillStore
+from bwtui.relay.rows.batch import IN_FLIGHT_ROWS
+from bwtui.relay.rows.recorder import NullRecorder, Recorder
+from bwtui.relay.state.measures import Measures
+from bwtui.relay.state.recent_history import RecentHistory, SlotLag, TableMeasures
+from bwtui.relay.state.run_state import RunState, TableCounters, cpu_seconds, resident_bytes
 from bwtui.relay.watch.judge import ServiceNames
 from bwtui.relay.watch.relay_watch import RelayWatch
 from bwtui.settings import RelaySettings

@@ -12,7 +12,7 @@ from typing import Any
 
 from bwtui.audit.canonical_values import ODD, Schemas, UndecodableMessage, decode_key, schema_id
 from bwtui.model.backfill_texts import snapshot_command
-from bwtui.relay.backfill.store import Key, write_keys
+from bwtui.relay.history.backfill_store import Key, write_keys
 from bwtui.repair.strays import KeyPartitioner, StrayList
 from bwtui.verify.folding import UNTRUSTED, Doubt, KeyDifference
 from bwtui.verify.tables import ComparedTable

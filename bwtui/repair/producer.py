@@ -12,8 +12,6 @@ from bwtui.encode.registry import RegisteredSchema, SchemaRegistry
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, ServiceRefused
 from bwtui.kafka.client import client_config
 from bwtui.model.delivery import DeliverySpan
-from bwtui.relay.ack import Acknowledgements
-from bwtui.relay.backfill.chunk_window import ChunkWindow
 from bwtui.relay.backfill.outgoing_chunk import (
     ChunkContext,
     OutgoingChunk,
@@ -21,13 +19,15 @@ from bwtui.relay.backfill.outgoing_chunk import (
     refuse_unlike,
     spelling_of,
 )
-from bwtui.relay.backfill.store import Key
-from bwtui.relay.batch import OutgoingBatch
-from bwtui.relay.recorder import NullRecorder
+from bwtui.relay.history.backfill_store import Key
 from bwtui.relay.routes.route import TableRoute
 from bwtui.relay.routes.routing import Router
-from bwtui.relay.run_state import RunState
-from bwtui.relay.service_retry import ServiceRetry
+from bwtui.relay.rows.batch import OutgoingBatch
+from bwtui.relay.rows.chunk_window import ChunkWindow
+from bwtui.relay.rows.recorder import NullRecorder
+from bwtui.relay.state.ack import Acknowledgements
+from bwtui.relay.state.run_state import RunState
+from bwtui.relay.state.service_retry import ServiceRetry
 from bwtui.repair.concurrent_writes import ConcurrentWrites
 from bwtui.repair.hints import REPAIR_WHEN_FIXED
 from bwtui.settings import RelaySettings
@@ -250,7 +250,7 @@ class _RegisteredSchemas(SchemaRegistry):
 
 
 class _FirstRefusal:
-    """Keeps the reason why the first row was refused; see `bwtui.relay.batch_bisector.RefusedRowPolicy`."""
+    """Keeps why the first row was refused; see `bwtui.relay.rows.batch_bisector.RefusedRowPolicy`."""
 
     def __init__(self) -> None:
         self.error: BwtuiError | None = None

@@ -19,7 +19,7 @@ from bwtui.kafka.client import client_config, producer_config
 from bwtui.kafka.scan import partitions
 from bwtui.model.backfill import BackfillStatus
 from bwtui.relay.backfill.outgoing_chunk import spelling_of, spelling_text
-from bwtui.relay.backfill.store import Key, read_keys, write_keys
+from bwtui.relay.history.backfill_store import Key, read_keys, write_keys
 from bwtui.repair.concurrent_writes import ConcurrentWrites, sample_of
 from bwtui.repair.hints import REPAIR_AGAIN
 from bwtui.repair.plan import TablePlan

@@ -350,7 +350,7 @@ def _condition(first: int, end: int | None) -> str:
 #
 # Let S be the snapshot of the session that reads. ``high`` is the end of the inserted WAL, queried after S
 # was taken, so every transaction that S shows has its commit before ``high``. Once the stream has passed
-# ``high``, none of these transactions can arrive after the chunk's rows. `bwtui.relay.backfill.chunk_window`
+# ``high``, none of these transactions can arrive after the chunk's rows. `bwtui.relay.rows.chunk_window`
 # handles the transactions that S does not show.
 #
 # Rows are read in key order, so a chunk begins after the last key of the previous chunk, whatever was written

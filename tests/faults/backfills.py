@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from bwtui.model.backfill import BackfillRequest, BackfillStatus
-from bwtui.relay.backfill.store import BackfillTask
+from bwtui.relay.history.backfill_store import BackfillTask
 from bwtui.relay.process.control import request
 from bwtui.state_folder import state_folder
 from tests.faults.records import Record

@@ -11,16 +11,16 @@ from typing import Any, cast
 
 from bwtui.encode.registry import RegisteredSchema
 from bwtui.pgoutput.messages import UNCHANGED, Field
-from bwtui.relay.ack import Acknowledgements
-from bwtui.relay.batch_bisector import RestartFromConfirmed
-from bwtui.relay.policy import RowPolicy
+from bwtui.relay.history.slot_checkpoint import SlotCheckpointStore
 from bwtui.relay.routes.routing import Router
-from bwtui.relay.run_state import RunState
-from bwtui.relay.samples import Samples
-from bwtui.relay.service_retry import ServiceRetry
-from bwtui.relay.session import StreamSession
-from bwtui.relay.slot_checkpoint import SlotCheckpointStore
-from bwtui.relay.suspension import SuspensionDetector
+from bwtui.relay.rows.batch_bisector import RestartFromConfirmed
+from bwtui.relay.rows.policy import RowPolicy
+from bwtui.relay.rows.samples import Samples
+from bwtui.relay.state.ack import Acknowledgements
+from bwtui.relay.state.run_state import RunState
+from bwtui.relay.state.service_retry import ServiceRetry
+from bwtui.relay.stream.session import StreamSession
+from bwtui.relay.stream.suspension import SuspensionDetector
 from bwtui.settings import RelaySettings
 from bwtui.sink.dead_letters import DeadLetterWriter
 from bwtui.source.raw_stream import ReplicationStream, StreamServer

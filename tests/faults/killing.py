@@ -16,7 +16,7 @@ from tests.faults.writer import TABLES, Writer
 #: One in this number of kills hits the first snapshot.
 SNAPSHOTS = 10
 #: Side effects of a streaming relay under writes, each with the maximum number of times that it happens
-#: before the relay is killed there: see `bwtui.relay.process.failpoints`.
+#: before the relay is killed there: see `bwtui.relay.failpoints`.
 EFFECTS = {"fence": 1, "send": 20, "commit": 8, "acknowledge": 6, "state": 3, "confirm": 4}
 _POINT_SECONDS = 3.0
 _POLL_SECONDS = 0.03

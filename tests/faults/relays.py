@@ -16,7 +16,7 @@ import psycopg2
 from bwtui.errors import ConnectionFailed
 from bwtui.model.lsn import parse_lsn
 from bwtui.model.status import Status
-from bwtui.relay.process import failpoints
+from bwtui.relay import failpoints
 from bwtui.relay.process.control import request
 from bwtui.sandbox.sandbox import ServiceAddresses
 from bwtui.source.slot import committed_lsn
@@ -69,7 +69,7 @@ class Relay:
     def start(self, *args: str, limit: int | None = None, failpoint: str = "") -> None:
         """Start the relay; see `wait` for the next step. None of its files may grow beyond ``limit`` bytes.
 
-        ``failpoint``: see `bwtui.relay.process.failpoints`.
+        ``failpoint``: see `bwtui.relay.failpoints`.
         """
         assert self._process is None or self._process.poll() is not None, "it still runs"
         self._runs += 1

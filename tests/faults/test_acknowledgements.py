@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bwtui.model.delivery import DeliverySpan
-from bwtui.relay.ack import Acknowledgements
+from bwtui.relay.state.ack import Acknowledgements
 from bwtui.sink.destination import Message
 from tests.faults.doubles import FailAfterWrite, HoldResponse, MemorySink, Reject
 
@@ -51,7 +51,7 @@ class Feed:
         self.inside = False
 
     def flush(self) -> None:
-        """Hand the batch over, as `bwtui.relay.batch.OutgoingBatch.flush` does."""
+        """Hand the batch over, as `bwtui.relay.rows.batch.OutgoingBatch.flush` does."""
         self.sink.send(TOPIC, self.messages, self.span)
         size = len(self.messages)
         self.messages = []

@@ -10,7 +10,7 @@ from bwtui.audit.report import AuditSummary
 from bwtui.recording.as_of import TableFold, pages
 from bwtui.recording.check import check
 from bwtui.recording.reader import open_recording
-from bwtui.relay.backfill.store import write_keys
+from bwtui.relay.history.backfill_store import write_keys
 from bwtui.sandbox.sandbox import ServiceAddresses
 from bwtui.state_folder import state_folder
 from bwtui.verify import recording as verify

@@ -25,7 +25,7 @@ from bwtui.demo.shop import DemoTable
 from bwtui.model.backfill import BackfillStatus
 from bwtui.model.status import Status
 from bwtui.relay.backfill.backfill import CHUNK_ROWS
-from bwtui.relay.healing.late_records import RARE_SECONDS
+from bwtui.relay.history.late_records import RARE_SECONDS
 from bwtui.relay.process.control import announce_foreign_records, begin_audit, report_audit, request
 from bwtui.sandbox.sandbox import ServiceAddresses
 from bwtui.source.raw_session import connect_raw

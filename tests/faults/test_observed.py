@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import pytest
 
-from bwtui.relay.http_metrics.metrics import METRICS, label
+from bwtui.relay.serving.metrics import METRICS, label
 from bwtui.sandbox.ports import choose
 from bwtui.sandbox.sandbox import Sandbox, ServiceAddresses, ServiceName
 from tests.database import session

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from bwtui.errors import StateFailed
 from bwtui.model.delivery import DeliverySpan, Receipt
 from bwtui.recording.journal import SegmentWriter
-from bwtui.relay.ack import Acknowledgements
+from bwtui.relay.state.ack import Acknowledgements
 from tests.faults.doubles import HoldResponse
 from tests.faults.test_acknowledgements import Feed
 from tests.recorded_stream import Stream, table

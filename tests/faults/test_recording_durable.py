@@ -26,7 +26,7 @@ from bwtui.recording.journal import SegmentWriter
 from bwtui.recording.reader import open_recording
 from bwtui.recording.recover import foot_of, recover
 from bwtui.recording.resume import continue_in
-from bwtui.relay.journal_recorder import JournalRecorder
+from bwtui.relay.rows.journal_recorder import JournalRecorder
 from tests.recorded_stream import SOURCE, Stream, table
 
 ACCOUNTS = table(1, "accounts")

@@ -7,8 +7,8 @@ from contextlib import closing
 import psycopg2
 import pytest
 
-from bwtui.relay.batch import IN_FLIGHT_BYTES
 from bwtui.relay.process.control import request
+from bwtui.relay.rows.batch import IN_FLIGHT_BYTES
 from bwtui.sandbox.sandbox import Sandbox, ServiceAddresses
 from tests.faults.hanging import hanging
 from tests.faults.records import assert_equal, read_table, repeated

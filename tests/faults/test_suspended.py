@@ -10,7 +10,7 @@ import psycopg2
 import pytest
 
 from bwtui.demo.shop import DemoTable
-from bwtui.relay.suspension import GAP_SECONDS
+from bwtui.relay.stream.suspension import GAP_SECONDS
 from bwtui.sandbox.sandbox import Sandbox, ServiceAddresses
 from bwtui.sink.delivery import HANDOVERS
 from bwtui.source.connection import connect, query

@@ -8,7 +8,7 @@ from confluent_kafka.admin import AdminClient
 
 from bwtui.demo.shop import DemoTable
 from bwtui.model.backfill import BackfillRequest
-from bwtui.relay.backfill.store import FOLDER, BackfillStore
+from bwtui.relay.history.backfill_store import FOLDER, BackfillStore
 from bwtui.sandbox.sandbox import ServiceAddresses
 from bwtui.state_folder import state_folder
 from tests.faults.records import difference, read_table

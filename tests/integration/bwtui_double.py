@@ -11,8 +11,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
+from bwtui.relay import main as process  # noqa: E402
 from bwtui.relay.process import launch  # noqa: E402
-from bwtui.relay.process import main as process  # noqa: E402
 from bwtui.settings import RelaySettings  # noqa: E402
 from tests.unit.relay_double import DoubleEngine  # noqa: E402
 

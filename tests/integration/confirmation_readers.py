@@ -20,7 +20,7 @@ from bwtui.model.delivery import DeliverySpan
 from bwtui.pgoutput.decoder import decode
 from bwtui.pgoutput.frames import PAYLOAD_OFFSET, XLOG_DATA
 from bwtui.pgoutput.messages import Begin, Commit, Insert, Relation, StreamCommit, StreamStart, StreamStop
-from bwtui.relay.ack import Acknowledgements
+from bwtui.relay.state.ack import Acknowledgements
 from bwtui.source.raw_session import connect_raw
 from bwtui.source.raw_stream import ReplicationStream, parse_keepalive
 from tests.held_relay import HeldRelay

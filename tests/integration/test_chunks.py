@@ -10,7 +10,7 @@ import pytest
 
 from bwtui.errors import BwtuiError, RefusedError
 from bwtui.relay.backfill.backfill import ChunkRead
-from bwtui.relay.backfill.chunk_window import SentTransactions, StreamOrigin
+from bwtui.relay.rows.chunk_window import SentTransactions, StreamOrigin
 from bwtui.source.catalog import key_of, last_key
 from bwtui.source.connection import Connection, connect, query
 from bwtui.source.raw_stream import StreamServer

@@ -18,8 +18,8 @@ from bwtui.cli import slots
 from bwtui.cli.main import cli
 from bwtui.compiled import load
 from bwtui.relay.healing.heal import HealStateStore
+from bwtui.relay.history.slot_checkpoint import SlotCheckpointStore
 from bwtui.relay.process.lock import RelayLock
-from bwtui.relay.slot_checkpoint import SlotCheckpointStore
 from bwtui.sandbox.sandbox import ServiceAddresses
 from bwtui.sink.topics import TopicAdmin
 from bwtui.state_folder import state_folder

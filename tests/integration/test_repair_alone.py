@@ -19,7 +19,7 @@ from bwtui.encode.registry import ask_registry
 from bwtui.errors import RefusedError
 from bwtui.kafka.client import client_config
 from bwtui.kafka.scan import partitions
-from bwtui.relay.backfill.store import Key
+from bwtui.relay.history.backfill_store import Key
 from bwtui.repair.concurrent_writes import ConcurrentWrites
 from bwtui.repair.producer import RowProducer, SendResult
 from bwtui.repair.repair import RepairOutcome

@@ -17,11 +17,11 @@ from bwtui.recording.blocks import BlockKind
 from bwtui.recording.check import check
 from bwtui.recording.folder import segments
 from bwtui.recording.recover import recover
-from bwtui.relay.batch import BATCH_BYTES
-from bwtui.relay.journal_recorder import JournalRecorder
 from bwtui.relay.routes.route import TableRoute
-from bwtui.relay.run_state import RunState, TableCounters
-from bwtui.relay.samples import SampledCommit, Samples
+from bwtui.relay.rows.batch import BATCH_BYTES
+from bwtui.relay.rows.journal_recorder import JournalRecorder
+from bwtui.relay.rows.samples import SampledCommit, Samples
+from bwtui.relay.state.run_state import RunState, TableCounters
 from bwtui.sink.delivery import DeliveryReports, ReceiptSection
 from tests.faults.doubles import HoldResponse
 from tests.scripted_relay import ScriptedRelay, table
@@ -49,9 +49,9 @@ def frozen_again() -> Iterator[None]:
 def collector_rests(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Run the collector as rarely as in a relay: see `bwtui.cycles`."""
     # Lower the bounds so that they are reached quickly.
-    monkeypatch.setattr("bwtui.relay.samples.SAMPLES", 5)
+    monkeypatch.setattr("bwtui.relay.rows.samples.SAMPLES", 5)
     for bound in ("_MOST", "_MOST_LARGE", "NEWEST", "LARGEST"):
-        monkeypatch.setattr(f"bwtui.relay.metrics.transaction_log.{bound}", 5)
+        monkeypatch.setattr(f"bwtui.relay.state.transaction_log.{bound}", 5)
     monkeypatch.setattr("bwtui.relay.routes.route._ROUTES_KEPT", 16)
     gc.collect()
     gc.disable()
@@ -293,7 +293,7 @@ def test_schemas_kept_for_the_screens_are_few_of_each_subject() -> None:
 
 
 def test_samples_of_wide_rows_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bwtui.relay.samples.SAMPLES", 500)
+    monkeypatch.setattr("bwtui.relay.rows.samples.SAMPLES", 500)
     samples = Samples()
     relation = table(7, "t", [f"c{number}" for number in range(500)])
     route = TableRoute(relation, "t", (), TableCounters(), None, None)

@@ -17,9 +17,9 @@ import pytest
 from bwtui.errors import RefusedError
 from bwtui.model.status import TableStatus
 from bwtui.option_checks import parse_address
-from bwtui.relay.http_metrics import http_server
-from bwtui.relay.http_metrics.http_server import MOST_CONNECTIONS, HttpServer, MeasurementCollector
-from bwtui.relay.metrics.measures import Measures
+from bwtui.relay.serving import http_server
+from bwtui.relay.serving.http_server import MOST_CONNECTIONS, HttpServer, MeasurementCollector
+from bwtui.relay.state.measures import Measures
 from bwtui.sandbox.ports import choose
 from bwtui.settings import RelaySettings
 from tests.scraping import Scrape, get, probe

@@ -18,7 +18,6 @@ import pytest
 from psycopg2.extensions import parse_dsn
 
 from bwtui.errors import ConnectionFailed, RefusedError
-from bwtui.relay.run_state import RunState
 from bwtui.relay.snapshot.spark_connection import (
     WELCOME,
     ConnectionTicket,
@@ -42,6 +41,7 @@ from bwtui.relay.snapshot.worker_protocol import (
     StartWorker,
     WorkerFailed,
 )
+from bwtui.relay.state.run_state import RunState
 from bwtui.settings import RelaySettings
 from bwtui.source.connection import Connection
 from tests.waiting import eventually

@@ -3,7 +3,7 @@
 import tracemalloc
 from pathlib import Path
 
-from bwtui.relay.backfill.store import Key, read_keys, write_keys
+from bwtui.relay.history.backfill_store import Key, read_keys, write_keys
 from bwtui.repair.plan import TablePlan
 from bwtui.repair.standalone_repair import _of_both
 

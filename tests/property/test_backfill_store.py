@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from bwtui.errors import RefusedError
 from bwtui.model.backfill import BackfillCommand, BackfillRequest, BackfillState
-from bwtui.relay.backfill.store import BackfillStore, BackfillTask
+from bwtui.relay.history.backfill_store import BackfillStore, BackfillTask
 
 TABLES = ("public.a", "public.b", 'x y."Z"')
 

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bwtui.relay.run_state import RunState
 from bwtui.relay.snapshot.initial_setup import Leftovers
+from bwtui.relay.state.run_state import RunState
 from bwtui.sink import topics
 from bwtui.sink.destination import KeyRecord, Offsets
 from tests.relay_context import relay_context

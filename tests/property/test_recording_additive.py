@@ -21,7 +21,7 @@ from bwtui.model.verdict import RelayVerdict
 from bwtui.recording.blocks import BlockKind, JournalBlock, SegmentFile
 from bwtui.recording.payloads import statement
 from bwtui.recording.reader import open_recording
-from bwtui.relay.journal_recorder import recorded_status
+from bwtui.relay.rows.journal_recorder import recorded_status
 from bwtui.tui.sources.recorded_model import status_at
 from tests.recorded_stream import Stream, table
 

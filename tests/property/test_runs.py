@@ -18,9 +18,9 @@ from bwtui.model.position import Position
 from bwtui.pgoutput.messages import UNCHANGED, Field
 from bwtui.recording import payloads
 from bwtui.recording.reader import open_recording
-from bwtui.relay import batch as relay_batch
-from bwtui.relay import row_handler
-from bwtui.relay.exactly_once.transactional_stream import DuplicateFilter
+from bwtui.relay.rows import batch as relay_batch
+from bwtui.relay.stream import row_handler
+from bwtui.relay.stream.transactional_stream import DuplicateFilter
 from tests.compiled_twin import COMPILER, built
 from tests.scripted_relay import ScriptedRelay, table
 

@@ -15,13 +15,13 @@ from bwtui.encode import compiled_encoders
 from bwtui.encode.avro import build_encoder
 from bwtui.pgoutput.frames import BODY_OFFSET
 from bwtui.pgoutput.messages import UNCHANGED, Binary, Column, Field, Relation
-from bwtui.relay import toast
-from bwtui.relay.ack import Acknowledgements
-from bwtui.relay.batch import OutgoingBatch
-from bwtui.relay.recorder import NullRecorder, Recorder
 from bwtui.relay.routes.route import TableRoute
-from bwtui.relay.row_handler import BulkRows, RowHandler
-from bwtui.relay.run_state import RunState, TableCounters
+from bwtui.relay.rows import toast
+from bwtui.relay.rows.batch import OutgoingBatch
+from bwtui.relay.rows.recorder import NullRecorder, Recorder
+from bwtui.relay.state.ack import Acknowledgements
+from bwtui.relay.state.run_state import RunState, TableCounters
+from bwtui.relay.stream.row_handler import BulkRows, RowHandler
 from bwtui.settings import RelaySettings
 from bwtui.sink.destination import TopicLimits
 from tests.compiled_twin import COMPILER, built

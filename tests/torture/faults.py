@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from bwtui.relay.process import failpoints
+from bwtui.relay import failpoints
 from tests.faults.writer import TABLES
 from tests.proxy import Way
 from tests.torture.stand import Stand, drawn

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bwtui.relay.process.failpoints import EFFECTS
+from bwtui.relay.failpoints import EFFECTS
 from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.faults.backfills import ask
 from tests.faults.relays import Relay

@@ -12,7 +12,7 @@ from typing import IO, Any
 from confluent_kafka import Producer
 
 from bwtui.kafka.client import producer_config
-from bwtui.relay.ack import Acknowledgements
+from bwtui.relay.state.ack import Acknowledgements
 from bwtui.sink import kafka
 from bwtui.sink.transactions import TransactionalSink
 from tests.faults.relays import Relay

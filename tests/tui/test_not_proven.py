@@ -14,7 +14,7 @@ from bwtui.model.heal import HealStatus
 from bwtui.model.proof import UnprovenTable
 from bwtui.model.status import ErrorEntry, Status
 from bwtui.model.verdict import RelayVerdict
-from bwtui.relay.metrics.measures import Measures
+from bwtui.relay.state.measures import Measures
 from bwtui.relay.watch.judge import ServiceNames, lost_slot, standby_slot
 from bwtui.tui.base.actions import tabs
 from tests.tui.doubles import Stage

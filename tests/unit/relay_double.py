@@ -13,8 +13,8 @@ from bwtui.model.backfill import BackfillCommand, BackfillRequest, BackfillState
 from bwtui.model.history import ChartMark, RelayHistory, Second
 from bwtui.model.service_views import LOOKS, Look, LookName
 from bwtui.model.status import ChangeSample, FieldChange, SchemaEntry, State, Status, TableStatus
-from bwtui.relay.metrics.measures import Measures
-from bwtui.relay.watch.activity_clock import MainThreadActivity
+from bwtui.relay.state.activity_clock import MainThreadActivity
+from bwtui.relay.state.measures import Measures
 from bwtui.settings import RelaySettings
 
 #: An error that contains a secret, as a careless library would raise it.
@@ -25,7 +25,7 @@ LINES = 500
 
 
 class DoubleEngine:
-    """Implements the part of the engine that relay/process/main.py and relay/process/server.py use."""
+    """Implements the part of the engine that relay/main.py and relay/serving/control_server.py use."""
 
     def __init__(self, settings: RelaySettings, mode: str = "stream") -> None:
         if mode == "refuse":

@@ -13,7 +13,7 @@ import pytest
 from bwtui.durable_files import write_durably
 from bwtui.errors import RefusedError, StateFailed
 from bwtui.model.backfill import BackfillCommand, BackfillRequest
-from bwtui.relay.backfill.store import (
+from bwtui.relay.history.backfill_store import (
     KEPT,
     BackfillRequests,
     BackfillStore,
@@ -21,7 +21,7 @@ from bwtui.relay.backfill.store import (
     read_keys,
     write_keys,
 )
-from bwtui.relay.run_state import RunState
+from bwtui.relay.state.run_state import RunState
 
 ORDERS = BackfillRequest("public.orders", where="id > 7")
 USERS = BackfillRequest("public.users")
@@ -264,7 +264,7 @@ def test_only_the_newest_that_are_over_are_kept_and_no_id_comes_again(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ended tasks are dropped only after their clients have had time to see the result."""
-    monkeypatch.setattr("bwtui.relay.backfill.store.KEPT_SECONDS", 0.0)
+    monkeypatch.setattr("bwtui.relay.history.backfill_store.KEPT_SECONDS", 0.0)
     store = BackfillStore(folder)
     first = store.submit(USERS)
     ids = [first]
@@ -284,7 +284,7 @@ def test_only_the_newest_that_are_over_are_kept_and_no_id_comes_again(
 def test_what_was_not_sent_is_kept_until_the_ledger_records_it(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bwtui.relay.backfill.store.KEPT_SECONDS", 0.0)
+    monkeypatch.setattr("bwtui.relay.history.backfill_store.KEPT_SECONDS", 0.0)
     store = BackfillStore(folder)
     joined = store.submit(BackfillRequest("public.users", reason="joined"))
     store.control(joined, "cancel")
@@ -367,7 +367,7 @@ def test_a_cancel_that_comes_while_progress_is_written_holds(
             asking[0].join(0.1)
         write_durably(path, content)
 
-    monkeypatch.setattr("bwtui.relay.backfill.store.write_durably", slow)
+    monkeypatch.setattr("bwtui.relay.history.backfill_store.write_durably", slow)
     store.save(task)
     asking[0].join()
     assert json.loads((folder / f"{id}.json").read_text())["wanted"] == "cancel"

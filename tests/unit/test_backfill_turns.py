@@ -11,11 +11,11 @@ from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
 from bwtui.model.backfill import BackfillRequest
 from bwtui.relay.backfill.backfill import Backfill, seconds_beside
 from bwtui.relay.backfill.chunk_snapshot import ChunkSnapshot
-from bwtui.relay.backfill.chunk_window import SentTransactions
-from bwtui.relay.backfill.store import BackfillStore
-from bwtui.relay.backfill.stream_hook import BackfillStream
-from bwtui.relay.healing.coverage_ledger import Coverage
-from bwtui.relay.run_state import RunState
+from bwtui.relay.history.backfill_store import BackfillStore
+from bwtui.relay.history.coverage_ledger import Coverage
+from bwtui.relay.rows.chunk_window import SentTransactions
+from bwtui.relay.state.run_state import RunState
+from bwtui.relay.stream.stream_hook import BackfillStream
 from bwtui.settings import RelaySettings
 from bwtui.source.raw_stream import StreamServer
 from bwtui.source.snapshot import ChunkRequest, SessionEnded, TableNotPublished, TableWithoutKey

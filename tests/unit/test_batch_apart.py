@@ -7,11 +7,11 @@ from typing import Any, cast
 import pytest
 
 from bwtui.model.delivery import DeliverySpan
-from bwtui.relay import batch as batches
-from bwtui.relay.ack import Acknowledgements
-from bwtui.relay.batch import BATCH_ROWS, OutgoingBatch
 from bwtui.relay.routes.route import TableRoute
-from bwtui.relay.run_state import RunState, TableCounters
+from bwtui.relay.rows import batch as batches
+from bwtui.relay.rows.batch import BATCH_ROWS, OutgoingBatch
+from bwtui.relay.state.ack import Acknowledgements
+from bwtui.relay.state.run_state import RunState, TableCounters
 from bwtui.sink.destination import Sink
 
 

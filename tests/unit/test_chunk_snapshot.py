@@ -14,9 +14,9 @@ from bwtui.relay.backfill.chunk_snapshot import (
     refuse_foreign_snapshot,
     unfinished,
 )
-from bwtui.relay.backfill.store import BackfillRequests, BackfillStore, BackfillTask
-from bwtui.relay.run_state import RunState
-from bwtui.relay.slot_checkpoint import SlotCheckpointStore
+from bwtui.relay.history.backfill_store import BackfillRequests, BackfillStore, BackfillTask
+from bwtui.relay.history.slot_checkpoint import SlotCheckpointStore
+from bwtui.relay.state.run_state import RunState
 from bwtui.settings import RelaySettings
 from bwtui.source.snapshot import KeyChanged, TableNotPublished
 from bwtui.state_folder import LOCK_NAME, state_folder

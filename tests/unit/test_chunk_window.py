@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bwtui.relay.backfill.chunk_window import ChunkWindow, SentTransactions, StreamOrigin
+from bwtui.relay.rows.chunk_window import ChunkWindow, SentTransactions, StreamOrigin
 
 SERVER = StreamOrigin("server", 1, False)
 XIDS = st.integers(min_value=3, max_value=(1 << 32) - 1)
@@ -51,7 +51,7 @@ def test_a_truncation_of_the_table_breaks_it() -> None:
 
 
 def test_too_many_keys_break_it_until_those_of_the_chunk_are_known(monkeypatch: Any) -> None:
-    monkeypatch.setattr("bwtui.relay.backfill.chunk_window._MOST_KEYS", 3)
+    monkeypatch.setattr("bwtui.relay.rows.chunk_window._MOST_KEYS", 3)
     window = ChunkWindow("public.t")
     window.note_batch([route(b"1", b"2", b"3")])
     window.narrow([b"1"])

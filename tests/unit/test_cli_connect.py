@@ -16,7 +16,7 @@ from bwtui.options import BY_NAME, parse
 from bwtui.relay.process import outcome
 from bwtui.relay.process.lock import RelayLock
 from bwtui.relay.process.outcome import RunOutcome
-from bwtui.relay.process.server import ControlServer
+from bwtui.relay.serving.control_server import ControlServer
 from bwtui.settings import LogFormat, RelaySettings
 from tests.unit.relay_double import SECRET, DoubleEngine
 

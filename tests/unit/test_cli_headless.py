@@ -12,8 +12,8 @@ from bwtui.model.heal import HealStatus
 from bwtui.model.proof import UnprovenTable
 from bwtui.model.status import ErrorEntry, RecordingStatus, Status, TableStatus
 from bwtui.model.verdict import RelayVerdict
+from bwtui.relay.main import log_listener
 from bwtui.relay.process.last_status import at_the_end
-from bwtui.relay.process.main import log_listener
 
 LATE = ErrorEntry(1.0, "notice", "public.late", "table public.late is not in the publication", "add it")
 
@@ -132,7 +132,7 @@ def test_the_log_has_a_line_for_each_cause_of_a_stall(
     caplog: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path))
-    monkeypatch.setattr("bwtui.relay.process.main.trim", lambda name, number: None)
+    monkeypatch.setattr("bwtui.relay.main.trim", lambda name, number: None)
     listener = log_listener("shop")
     with caplog.at_level("INFO"):
         for dependency in ("Kafka", "Kafka", "PostgreSQL"):

@@ -10,10 +10,10 @@ import pytest
 
 from bwtui.errors import RefusedError
 from bwtui.model.status import Status
+from bwtui.relay.main import StatusListener, run
 from bwtui.relay.process import last_status, outcome
 from bwtui.relay.process.last_status import LastStatus
 from bwtui.relay.process.lock import RelayLock
-from bwtui.relay.process.main import StatusListener, run
 from bwtui.relay.process.outcome import RunOutcome
 from bwtui.settings import RelaySettings
 from bwtui.state_folder import LOCK_NAME

@@ -16,10 +16,10 @@ from bwtui.model.backfill_texts import progress_text, share
 from bwtui.model.sql import split_qualified
 from bwtui.model.status import Status
 from bwtui.relay.backfill.chunk_snapshot import ChunkSnapshot
-from bwtui.relay.backfill.store import FOLDER, BackfillStore
+from bwtui.relay.history.backfill_store import FOLDER, BackfillStore
 from bwtui.relay.process.lock import RelayLock
-from bwtui.relay.process.server import ControlServer
-from bwtui.relay.run_state import RunState
+from bwtui.relay.serving.control_server import ControlServer
+from bwtui.relay.state.run_state import RunState
 from bwtui.settings import RelaySettings
 from bwtui.state_folder import LOCK_NAME
 from tests.unit.relay_double import DoubleEngine

@@ -18,7 +18,7 @@ from bwtui.model.status import ErrorEntry, Status, TableStatus
 from bwtui.model.verdict import RelayVerdict
 from bwtui.relay.process import control
 from bwtui.relay.process.control import socket_path
-from bwtui.relay.process.server import ControlServer
+from bwtui.relay.serving.control_server import ControlServer
 from bwtui.settings import RelaySettings
 from bwtui.state_folder import LOCK_NAME
 from tests.unit.relay_double import DoubleEngine

@@ -10,8 +10,8 @@ from confluent_kafka import ConsumerGroupTopicPartitions
 from bwtui.command_log import KAFKA, POSTGRES, UNDER_WAY, CommandLog
 from bwtui.kafka.commands import LoggedAdmin
 from bwtui.model.service_views import LOOKS, Consumers, GroupEntry, PartitionLag, look_from_json
-from bwtui.relay.process import service_views
-from bwtui.relay.process.service_views import OnDemandPoller
+from bwtui.relay.serving import service_views
+from bwtui.relay.serving.service_views import OnDemandPoller
 from bwtui.source.raw_session import exec_logged
 from tests.waiting import eventually
 

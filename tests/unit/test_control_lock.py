@@ -14,13 +14,13 @@ import pytest
 from bwtui.cli.inputs.relay_options import status_of
 from bwtui.errors import ConnectionFailed, RefusedError, SlotLost
 from bwtui.model.status import Status
-from bwtui.relay.healing.coverage_ledger import CoverageLedger
+from bwtui.relay.history.coverage_ledger import CoverageLedger
 from bwtui.relay.process import last_status, outcome
 from bwtui.relay.process.last_status import LastStatus, of_ended
 from bwtui.relay.process.lock import RelayLock, is_held, wait_until_free
 from bwtui.relay.process.log import _PrivateLogFile, log_path, open_log, trim
 from bwtui.relay.process.outcome import RunOutcome
-from bwtui.relay.run_state import RunState
+from bwtui.relay.state.run_state import RunState
 from bwtui.settings import RelaySettings
 from bwtui.state_folder import LOCK_NAME
 

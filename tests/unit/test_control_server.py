@@ -19,7 +19,7 @@ from bwtui.errors import ConnectionFailed, RefusedError
 from bwtui.model.backfill import BackfillRequest, BackfillStatus
 from bwtui.model.history import RelayHistory
 from bwtui.model.status import Status
-from bwtui.relay.process import control, server
+from bwtui.relay.process import control
 from bwtui.relay.process.control import (
     ControlClient,
     RelayInTransition,
@@ -31,7 +31,8 @@ from bwtui.relay.process.control import (
     socket_path,
 )
 from bwtui.relay.process.lock import RelayLock
-from bwtui.relay.process.server import ControlServer
+from bwtui.relay.serving import control_server as server
+from bwtui.relay.serving.control_server import ControlServer
 from bwtui.settings import RelaySettings
 from bwtui.state_folder import LOCK_NAME, relay_names
 from tests.unit.relay_double import SECRET, DoubleEngine

@@ -11,9 +11,9 @@ import pytest
 
 from bwtui.errors import RefusedError, StateFailed
 from bwtui.pgoutput.messages import Column, Relation
-from bwtui.relay.healing import coverage_ledger as ledger_module
-from bwtui.relay.healing.coverage_ledger import TOPICS, CoverageLedger, SentSchemas
-from bwtui.relay.run_state import RunState
+from bwtui.relay.history import coverage_ledger as ledger_module
+from bwtui.relay.history.coverage_ledger import TOPICS, CoverageLedger, SentSchemas
+from bwtui.relay.state.run_state import RunState
 from bwtui.settings import RelaySettings
 from bwtui.source.table_facts import Facts, LeafPartition, TableFacts, moved_tables
 
@@ -362,7 +362,7 @@ def test_a_table_that_can_not_be_looked_at_is_not_proven(
     made, report = begun(tmp_path)
     made.unseen("the catalog", "too many clients")
     assert not report.not_proven, "one failure says nothing yet"
-    monkeypatch.setattr("bwtui.relay.healing.coverage_ledger._BLIND_SECONDS", 0.0)
+    monkeypatch.setattr("bwtui.relay.history.coverage_ledger._BLIND_SECONDS", 0.0)
     made.unseen("the catalog", "too many clients")
     (entry,) = report.not_proven
     assert entry.reason.startswith("it could not be checked since 2")
@@ -510,7 +510,7 @@ def test_a_truncate_of_many_tables_is_written_once(tmp_path: Path, monkeypatch: 
     made, report = begun(tmp_path)
     written: list[str] = []
     monkeypatch.setattr(
-        "bwtui.relay.healing.coverage_ledger.write_durably", lambda path, text: written.append(text)
+        "bwtui.relay.history.coverage_ledger.write_durably", lambda path, text: written.append(text)
     )
     made.mark_all("was truncated", ["public.a", "public.b"])
     made.mark_all("was truncated", ["public.a", "public.b"])

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from bwtui.relay.healing import coverage_prover, heal
-from bwtui.relay.healing.coverage_ledger import CoverageLedger
 from bwtui.relay.healing.coverage_prover import CoverageProver
-from bwtui.relay.run_state import RunState
+from bwtui.relay.history.coverage_ledger import CoverageLedger
+from bwtui.relay.state.run_state import RunState
 from bwtui.settings import RelaySettings
 from tests.waiting import eventually
 

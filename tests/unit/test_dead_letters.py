@@ -15,7 +15,6 @@ from bwtui.cli.main import cli
 from bwtui.errors import RowError
 from bwtui.model.backfill import BackfillRequest, BackfillStatus
 from bwtui.model.delivery import DeliverySpan
-from bwtui.relay.backfill.store import FOLDER, BackfillStore, read_keys
 from bwtui.relay.dead_letters.letters import (
     NAME,
     DeadLetterAction,
@@ -24,9 +23,10 @@ from bwtui.relay.dead_letters.letters import (
     settled,
 )
 from bwtui.relay.dead_letters.retry import plan
-from bwtui.relay.policy import RowPolicy
-from bwtui.relay.process.server import ControlServer
-from bwtui.relay.run_state import RunState, TableCounters
+from bwtui.relay.history.backfill_store import FOLDER, BackfillStore, read_keys
+from bwtui.relay.rows.policy import RowPolicy
+from bwtui.relay.serving.control_server import ControlServer
+from bwtui.relay.state.run_state import RunState, TableCounters
 from bwtui.settings import RelaySettings
 from bwtui.sink.dead_letters import (
     ENCODED,

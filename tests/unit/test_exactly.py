@@ -17,10 +17,10 @@ from bwtui.model.delivery import DeliverySpan
 from bwtui.model.position import Position, RecordedPosition
 from bwtui.relay.exactly_once.position_store import PositionStore
 from bwtui.relay.exactly_once.rejected_row_finder import RejectedRowFinder
-from bwtui.relay.exactly_once.transactional_stream import TransactionalStream
-from bwtui.relay.run_state import RunState
-from bwtui.relay.session import SessionLoop
-from bwtui.relay.slot_checkpoint import SlotCheckpointStore
+from bwtui.relay.history.slot_checkpoint import SlotCheckpointStore
+from bwtui.relay.state.run_state import RunState
+from bwtui.relay.stream.session import SessionLoop
+from bwtui.relay.stream.transactional_stream import TransactionalStream
 from bwtui.settings import RelaySettings
 from bwtui.sink.kafka import KafkaService, KafkaSink
 from bwtui.sink.transactions import PositionTopic, TransactionalSink, TransactionChecks

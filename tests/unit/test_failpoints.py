@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from bwtui.errors import ConnectionFailed, UsageError
-from bwtui.relay.process import failpoints
-from bwtui.relay.process.failpoints import EFFECTS, NAMES, arm
+from bwtui.relay import failpoints
+from bwtui.relay.failpoints import EFFECTS, NAMES, arm
 
 
 def targets() -> dict[str, Any]:
@@ -61,8 +61,8 @@ def test_it_acts_once_at_its_turn(monkeypatch: pytest.MonkeyPatch, side: str, ca
 
 def test_a_kill_is_one() -> None:
     program = (
-        "import bwtui.relay.slot_checkpoint as m\n"
-        "from bwtui.relay.process.failpoints import arm\n"
+        "import bwtui.relay.history.slot_checkpoint as m\n"
+        "from bwtui.relay.failpoints import arm\n"
         "arm('before-state:kill')\n"
         "m.SlotCheckpointStore._write(None, None)"
     )

@@ -13,8 +13,8 @@ from bwtui.model.heal import HealState, HealStatus
 from bwtui.model.proof import UnprovenTable
 from bwtui.model.status import Status
 from bwtui.model.verdict import WORDS, Condition, RelayVerdict
-from bwtui.relay.journal_recorder import recorded_status
 from bwtui.relay.process.last_status import at_the_end
+from bwtui.relay.rows.journal_recorder import recorded_status
 
 WELL = Status(
     "streaming",

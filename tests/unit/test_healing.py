@@ -14,15 +14,15 @@ import pytest
 from bwtui.blocking import BlockingCalls
 from bwtui.errors import ConnectionFailed, Indeterminate, RefusedError, SlotLost
 from bwtui.model.lsn import format_lsn
-from bwtui.relay.backfill.store import BackfillStore
-from bwtui.relay.context import RelayContext
 from bwtui.relay.engine import RelayEngine
 from bwtui.relay.healing import heal
 from bwtui.relay.healing.heal import HealComparison, Healing, HealStateStore
-from bwtui.relay.recorder import NullRecorder
-from bwtui.relay.run_state import RunState
-from bwtui.relay.session import SessionLoop
-from bwtui.relay.slot_checkpoint import SlotCheckpointStore
+from bwtui.relay.history.backfill_store import BackfillStore
+from bwtui.relay.history.slot_checkpoint import SlotCheckpointStore
+from bwtui.relay.rows.recorder import NullRecorder
+from bwtui.relay.state.run_state import RunState
+from bwtui.relay.stream.context import RelayContext
+from bwtui.relay.stream.session import SessionLoop
 from bwtui.settings import RelaySettings
 from bwtui.source import publication
 from bwtui.source import slot as source_slot

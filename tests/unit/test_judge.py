@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bwtui.relay.watch.activity_clock import ActivityClock
+from bwtui.relay.state.activity_clock import ActivityClock
 from bwtui.relay.watch.judge import Judge, Observation, ServiceNames
 
 NAMES = ServiceNames("PostgreSQL at db:5432/shop", "Kafka at k:9092", "the schema registry at http://r", "r")

@@ -9,7 +9,7 @@ import psycopg2
 import pytest
 
 from bwtui.errors import ConnectionFailed
-from bwtui.relay.run_state import RunState
+from bwtui.relay.state.run_state import RunState
 from bwtui.relay.watch.judge import ServiceNames
 from bwtui.relay.watch.relay_watch import RelayWatch
 from bwtui.source import lag

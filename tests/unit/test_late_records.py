@@ -9,9 +9,9 @@ import pytest
 from bwtui.encode.registry import LocalRegistry
 from bwtui.errors import ConnectionFailed
 from bwtui.model.status import ExactlyOnceStatus
-from bwtui.relay.healing.coverage_ledger import Coverage
-from bwtui.relay.healing.late_records import LateRecords, RunBounds, TopicEnds
-from bwtui.relay.run_state import RunState
+from bwtui.relay.history.coverage_ledger import Coverage
+from bwtui.relay.history.late_records import LateRecords, RunBounds, TopicEnds
+from bwtui.relay.state.run_state import RunState
 from bwtui.sink.destination import (
     UNKNOWN_END,
     Destination,
@@ -230,7 +230,7 @@ def test_a_producer_that_continues_is_left_to_a_person(
 ) -> None:
     """Two relays would otherwise overwrite each other's records endlessly."""
     now = 1000.0
-    monkeypatch.setattr("bwtui.relay.healing.late_records.time.monotonic", lambda: now)
+    monkeypatch.setattr("bwtui.relay.history.late_records.time.monotonic", lambda: now)
     for seconds in (0, 15, 15):
         now += seconds
         topic.arrive(1)
@@ -465,7 +465,7 @@ def test_an_outage_is_reported_and_its_end_is_checked_at_once(
     late: LateRecords, topic: Topic, marks: Marks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Kafka may return without some of its records, and the next regular check is 15 s away."""
-    monkeypatch.setattr("bwtui.relay.healing.late_records._FIRST_SECONDS", 0.01)
+    monkeypatch.setattr("bwtui.relay.history.late_records._FIRST_SECONDS", 0.01)
     topic.is_down = True
     with late:
         assert marks.checks.get(timeout=10) == "Kafka does not answer"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bwtui.model.delivery import DeliverySpan
 from bwtui.pgoutput.frames import POSTGRES_EPOCH_US
-from bwtui.relay.metrics.latency_tracker import LatencyTracker
+from bwtui.relay.state.latency_tracker import LatencyTracker
 from tests.scripted_relay import ScriptedRelay, table
 
 ORDERS, ITEMS = table(1, "orders", ["id", "body"]), table(2, "items", ["id", "body"])

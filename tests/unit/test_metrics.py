@@ -28,8 +28,8 @@ from bwtui.model.status import (
     TableStatus,
 )
 from bwtui.model.verdict import WORDS, RelayVerdict
-from bwtui.relay.http_metrics.health import PATIENCE, health, readiness
-from bwtui.relay.http_metrics.metrics import (
+from bwtui.relay.serving.health import PATIENCE, health, readiness
+from bwtui.relay.serving.metrics import (
     BY_NAME,
     METRICS,
     MOST_TABLES,
@@ -40,8 +40,8 @@ from bwtui.relay.http_metrics.metrics import (
     label,
     of_tables,
 )
-from bwtui.relay.metrics.measures import Measures
-from bwtui.relay.watch.activity_clock import Activity, ActivityClock, MainThreadActivity
+from bwtui.relay.state.activity_clock import Activity, ActivityClock, MainThreadActivity
+from bwtui.relay.state.measures import Measures
 
 HOSTILE = ('a"b', "a\\b", "a\nb", "a\\nb", "\x1b[2Jclean", "\udcff", "\u202ex", 'x",y="1', "{}=,", "ä", "")
 STREAMING = Status(

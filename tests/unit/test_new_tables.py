@@ -4,7 +4,7 @@ import pytest
 
 from bwtui.relay.routes import publications
 from bwtui.relay.routes.publications import NewTables
-from bwtui.relay.run_state import RunState
+from bwtui.relay.state.run_state import RunState
 from bwtui.settings import RelaySettings
 from bwtui.source.catalog import CatalogRelation
 from bwtui.source.connection import Connection

@@ -10,7 +10,7 @@ from bwtui.errors import StateFailed
 from bwtui.model.headers import make_headers
 from bwtui.recording.payloads import LARGEST_ORDINAL
 from bwtui.recording.reader import open_recording
-from bwtui.relay.batch import OpenTransaction
+from bwtui.relay.rows.batch import OpenTransaction
 from bwtui.verify.recording import _number
 from tests.faults.doubles import Reject
 from tests.faults.fed_stream import Fed, insert, transaction

@@ -11,10 +11,10 @@ from bwtui.encode.registry import LocalRegistry
 from bwtui.errors import RefusedError
 from bwtui.kafka.key_reader import RecentRecord, RecentRecords
 from bwtui.model.backfill import BackfillRequest
-from bwtui.relay.backfill.store import FOLDER, BackfillStore
-from bwtui.relay.healing import promotion
-from bwtui.relay.healing.promotion import Divergence, Divergences, OrphanedKeys, Submit
-from bwtui.relay.run_state import RunState
+from bwtui.relay.history import promotion
+from bwtui.relay.history.backfill_store import FOLDER, BackfillStore
+from bwtui.relay.history.promotion import Divergence, Divergences, OrphanedKeys, Submit
+from bwtui.relay.state.run_state import RunState
 from bwtui.settings import RelaySettings
 
 ONE = Divergence("shop", 100, 200, 2, {"shop.orders": {"0": 7}}, {"shop.orders": "public.orders"})

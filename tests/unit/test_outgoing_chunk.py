@@ -8,10 +8,10 @@ from bwtui.errors import RefusedError, ServiceRefused
 from bwtui.model.delivery import DeliverySpan
 from bwtui.pgoutput.messages import Column, Relation
 from bwtui.relay.backfill.outgoing_chunk import BackfillRowPolicy, refuse_unlike, spelling_of
-from bwtui.relay.batch_bisector import RestartFromConfirmed
-from bwtui.relay.policy import RowPolicy
 from bwtui.relay.routes.route import TableRoute
-from bwtui.relay.run_state import RunState, TableCounters
+from bwtui.relay.rows.batch_bisector import RestartFromConfirmed
+from bwtui.relay.rows.policy import RowPolicy
+from bwtui.relay.state.run_state import RunState, TableCounters
 from bwtui.settings import RelaySettings
 from bwtui.sink.dead_letters import DeadLetterWriter
 from bwtui.sink.destination import DeliveryFailure

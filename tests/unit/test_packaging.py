@@ -14,9 +14,9 @@ import yaml
 from bwtui import config
 from bwtui.cli.connect import connect
 from bwtui.option_checks import parse_address
-from bwtui.relay import session
-from bwtui.relay.http_metrics.http_server import HttpServer
-from bwtui.relay.watch.activity_clock import MainThreadActivity
+from bwtui.relay.serving.http_server import HttpServer
+from bwtui.relay.state.activity_clock import MainThreadActivity
+from bwtui.relay.stream import session
 from bwtui.sandbox.ports import choose
 from bwtui.settings import RelaySettings
 from tests.unit.relay_double import DoubleEngine

@@ -14,11 +14,11 @@ from bwtui.model.headers import make_headers
 from bwtui.model.service_views import StageEntry, Stages, look_from_json
 from bwtui.model.status import ChangeSample, FieldChange
 from bwtui.recording.explain import RowKey
-from bwtui.relay.ack import Acknowledgements
-from bwtui.relay.batch import OutgoingBatch
 from bwtui.relay.routes.route import TableRoute
-from bwtui.relay.run_state import RunState, TableCounters
-from bwtui.relay.samples import SampledCommit, Samples
+from bwtui.relay.rows.batch import OutgoingBatch
+from bwtui.relay.rows.samples import SampledCommit, Samples
+from bwtui.relay.state.ack import Acknowledgements
+from bwtui.relay.state.run_state import RunState, TableCounters
 from bwtui.tui.sources.journey import (
     identity,
     key_of_sample,

@@ -7,8 +7,8 @@ import pytest
 from bwtui.errors import RefusedError
 from bwtui.model.history import HISTORY_SECONDS, TREND_SECONDS, RelayHistory
 from bwtui.model.status import SchemaEntry
-from bwtui.relay.metrics.recent_history import RecentHistory, SlotLag
-from bwtui.relay.run_state import RunState
+from bwtui.relay.state.recent_history import RecentHistory, SlotLag
+from bwtui.relay.state.run_state import RunState
 from tests.waiting import eventually
 
 
@@ -17,8 +17,8 @@ class Clocked:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1_000.0
-        monkeypatch.setattr("bwtui.relay.metrics.recent_history.time.monotonic", lambda: self.now)
-        monkeypatch.setattr("bwtui.relay.metrics.recent_history.time.time", lambda: self.now + 1_000_000)
+        monkeypatch.setattr("bwtui.relay.state.recent_history.time.monotonic", lambda: self.now)
+        monkeypatch.setattr("bwtui.relay.state.recent_history.time.time", lambda: self.now + 1_000_000)
         self.report = RunState()
         self.recent = RecentHistory(self.report, lambda: SlotLag(500, 1.5, 2_000))
 
@@ -109,7 +109,7 @@ def test_marks_tell_of_errors_new_schemas_and_another_session(clocked: Clocked) 
 def test_the_same_error_a_minute_later_is_another_mark(
     clocked: Clocked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bwtui.relay.run_state.time.time", lambda: clocked.now)
+    monkeypatch.setattr("bwtui.relay.state.run_state.time.time", lambda: clocked.now)
     for wait in (1.0, 30.0, 31.0):
         clocked.report.error("outage", RefusedError("Kafka is away", "none"))
         clocked.second(wait)
@@ -136,9 +136,7 @@ def test_a_clock_that_is_set_back_hides_no_second(clocked: Clocked, monkeypatch:
     clocked.second()
     (before,) = clocked.recent.history().seconds
     clocked.report.started -= 3_600
-    monkeypatch.setattr(
-        "bwtui.relay.metrics.recent_history.time.time", lambda: clocked.now + 1_000_000 - 3_600
-    )
+    monkeypatch.setattr("bwtui.relay.state.recent_history.time.time", lambda: clocked.now + 1_000_000 - 3_600)
     clocked.recent.mark("audit", "it ended")
     clocked.second()
     later = clocked.recent.history(before.time)

@@ -18,7 +18,7 @@ from bwtui.recording.folder import segments
 from bwtui.recording.payloads import Transaction
 from bwtui.recording.reader import open_recording
 from bwtui.recording.segment_reader import DeliveryBook
-from bwtui.relay.journal_recorder import lacking
+from bwtui.relay.rows.journal_recorder import lacking
 from bwtui.verify.journal_facts import read_facts
 from tests.recorded_stream import Stream, table
 

@@ -18,7 +18,7 @@ from bwtui.recording.blocks import BlockKind, JournalBlock
 from bwtui.recording.info import facts
 from bwtui.recording.payloads import statement
 from bwtui.recording.reader import open_recording
-from bwtui.relay.journal_recorder import StatusSchedule
+from bwtui.relay.rows.journal_recorder import StatusSchedule
 from tests.recorded_stream import Stream, table
 
 ORDERS = table(1, "orders")

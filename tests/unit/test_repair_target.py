@@ -11,8 +11,8 @@ import pytest
 from bwtui.cli.inputs import repair_target
 from bwtui.errors import RefusedError, UsageError
 from bwtui.relay.backfill.chunk_snapshot import chunk_snapshot_path
+from bwtui.relay.history.slot_checkpoint import SlotCheckpointStore
 from bwtui.relay.process.lock import RelayLock
-from bwtui.relay.slot_checkpoint import SlotCheckpointStore
 from bwtui.settings import RelaySettings
 from bwtui.state_folder import state_folder
 

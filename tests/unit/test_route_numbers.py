@@ -84,7 +84,7 @@ def test_a_key_that_changes_and_comes_back_is_read_back(tmp_path: Path) -> None:
 def test_a_segment_without_numbers_left_is_followed_by_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bwtui.relay.journal_recorder.ROUTES", 7)
+    monkeypatch.setattr("bwtui.relay.rows.journal_recorder.ROUTES", 7)
     stream = Stream(tmp_path / "recording")
     stream.begin_pass()
     for number in range(40):

@@ -11,8 +11,8 @@ from bwtui.errors import ConnectionFailed
 from bwtui.pgoutput.decoder import decode
 from bwtui.pgoutput.frames import PAYLOAD_OFFSET
 from bwtui.pgoutput.messages import Relation
-from bwtui.relay.batch_bisector import RestartFromConfirmed
 from bwtui.relay.routes.route import SessionRoutes, TableRoute
+from bwtui.relay.rows.batch_bisector import RestartFromConfirmed
 
 
 def framed(payload: bytes) -> bytes:

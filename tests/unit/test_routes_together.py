@@ -10,8 +10,8 @@ from bwtui.encode.registry import RegisteredSchema, SchemaRefused, SchemaRegistr
 from bwtui.errors import ConnectionFailed, RefusedError
 from bwtui.pgoutput.messages import Column, Relation
 from bwtui.relay.routes.routing import Router
-from bwtui.relay.run_state import RunState
-from bwtui.relay.service_retry import ServiceRetry
+from bwtui.relay.state.run_state import RunState
+from bwtui.relay.state.service_retry import ServiceRetry
 from bwtui.settings import RelaySettings
 from bwtui.sink.destination import Limits, TopicLimits
 from bwtui.source.raw_stream import StreamServer

@@ -80,7 +80,7 @@ NOBODY = """
 import json, os, sys
 from click.testing import CliRunner
 from bwtui.cli import demo, main, sandbox
-import bwtui.demo.run, bwtui.relay.run_state
+import bwtui.demo.run, bwtui.relay.state.run_state
 if os.geteuid() == 0:
     os.setgroups([]), os.setgid(65534), os.setuid(65534)
 for place in sys.argv[2:]:

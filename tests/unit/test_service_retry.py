@@ -3,8 +3,8 @@
 import pytest
 
 from bwtui.errors import ConnectionFailed
-from bwtui.relay.run_state import RunState
-from bwtui.relay.service_retry import ServiceRetry
+from bwtui.relay.state.run_state import RunState
+from bwtui.relay.state.service_retry import ServiceRetry
 from bwtui.source.raw_stream import StreamServer
 
 REGISTRY = "the schema registry"

@@ -15,15 +15,15 @@ from bwtui.encode.registry import LocalRegistry, SchemaRegistry
 from bwtui.errors import AuthenticationFailed, ConnectionFailed, RefusedError, ServiceRefused
 from bwtui.model.delivery import DeliverySpan
 from bwtui.pgoutput.messages import UNCHANGED, Column, Relation
-from bwtui.relay import toast as toast_values
-from bwtui.relay.policy import RowPolicy
-from bwtui.relay.recorder import NullRecorder
 from bwtui.relay.routes.route import TableRoute
 from bwtui.relay.routes.routing import Router
-from bwtui.relay.run_state import RunState, TableCounters
-from bwtui.relay.service_retry import ServiceRetry
+from bwtui.relay.rows import toast as toast_values
+from bwtui.relay.rows.policy import RowPolicy
+from bwtui.relay.rows.recorder import NullRecorder
+from bwtui.relay.rows.toast import ToastFiller, ToastUpdate
 from bwtui.relay.snapshot.snapshot_copier import SnapshotCopier
-from bwtui.relay.toast import ToastFiller, ToastUpdate
+from bwtui.relay.state.run_state import RunState, TableCounters
+from bwtui.relay.state.service_retry import ServiceRetry
 from bwtui.settings import RelaySettings
 from bwtui.sink.dead_letters import DeadLetterWriter
 from bwtui.sink.destination import DeliveryFailure, Limits, Message, TopicLimits

@@ -18,20 +18,20 @@ from bwtui.model.delivery import DeliverySpan
 from bwtui.pgoutput.messages import UNCHANGED, Column, Relation
 from bwtui.recording.check import check
 from bwtui.recording.payloads import NoMessageReason
-from bwtui.relay import session as session_module
-from bwtui.relay import toast
-from bwtui.relay.ack import Acknowledgements
-from bwtui.relay.batch import OutgoingBatch
-from bwtui.relay.healing import promotion
-from bwtui.relay.healing.coverage_ledger import Coverage
-from bwtui.relay.journal_recorder import JournalRecorder
-from bwtui.relay.policy import RowTooLarge
+from bwtui.relay.history import promotion
+from bwtui.relay.history.coverage_ledger import Coverage
+from bwtui.relay.history.slot_checkpoint import SlotCheckpointStore
 from bwtui.relay.routes.route import TableRoute
-from bwtui.relay.row_handler import RowHandler
-from bwtui.relay.run_state import RunState, TableCounters
-from bwtui.relay.session import SessionLoop, StreamSession
-from bwtui.relay.slot_checkpoint import SlotCheckpointStore
-from bwtui.relay.toast import ToastFiller, ToastUpdate
+from bwtui.relay.rows import toast
+from bwtui.relay.rows.batch import OutgoingBatch
+from bwtui.relay.rows.journal_recorder import JournalRecorder
+from bwtui.relay.rows.policy import RowTooLarge
+from bwtui.relay.rows.toast import ToastFiller, ToastUpdate
+from bwtui.relay.state.ack import Acknowledgements
+from bwtui.relay.state.run_state import RunState, TableCounters
+from bwtui.relay.stream import session as session_module
+from bwtui.relay.stream.row_handler import RowHandler
+from bwtui.relay.stream.session import SessionLoop, StreamSession
 from bwtui.settings import RelaySettings
 from bwtui.sink.destination import Message, TopicLimits
 from bwtui.sink.kafka import KafkaSink

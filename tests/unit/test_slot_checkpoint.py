@@ -9,9 +9,14 @@ import pytest
 
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, SlotLost, StateFailed
 from bwtui.model.position import Position
-from bwtui.relay import slot_checkpoint
+from bwtui.relay.history import slot_checkpoint
+from bwtui.relay.history.slot_checkpoint import (
+    SlotCheckpointStore,
+    discard_position,
+    is_discarded,
+    with_local_reader,
+)
 from bwtui.relay.process.lock import RelayLock
-from bwtui.relay.slot_checkpoint import SlotCheckpointStore, discard_position, is_discarded, with_local_reader
 from bwtui.source.connection import Connection
 from bwtui.source.raw_stream import ENDLESS, Forks, ServerIdentity, parse_history
 from bwtui.source.slot import SlotInUse, SlotState

@@ -13,12 +13,12 @@ from bwtui.encode.json import JsonEncoder
 from bwtui.encode.lines import EncodedLines
 from bwtui.model.headers import ORDINAL
 from bwtui.pgoutput.messages import Column, Relation
-from bwtui.relay.batch import BATCH_BYTES, BATCH_ROWS
-from bwtui.relay.recorder import Recorder
 from bwtui.relay.routes.route import TableRoute
-from bwtui.relay.run_state import RunState
+from bwtui.relay.rows.batch import BATCH_BYTES, BATCH_ROWS
+from bwtui.relay.rows.recorder import Recorder
 from bwtui.relay.snapshot import snapshot_copier as gathering_module
 from bwtui.relay.snapshot.snapshot_copier import SnapshotCopier, gathering
+from bwtui.relay.state.run_state import RunState
 from bwtui.settings import RelaySettings
 from bwtui.sink.destination import MessageTuple, TopicLimits
 from tests.compiled_twin import COMPILER, built

@@ -16,9 +16,7 @@ import pytest
 from bwtui.errors import ConnectionFailed, RowError
 from bwtui.model.delivery import DeliverySpan, Receipt
 from bwtui.pgoutput.messages import Column, Relation
-from bwtui.relay.metrics.transaction_log import TransactionLog
 from bwtui.relay.routes.route import TableRoute
-from bwtui.relay.run_state import RunState
 from bwtui.relay.snapshot import worker_handle, worker_pool
 from bwtui.relay.snapshot.worker import (
     EngineChannel,
@@ -37,6 +35,8 @@ from bwtui.relay.snapshot.worker_protocol import (
     SerializedError,
     StartWorker,
 )
+from bwtui.relay.state.run_state import RunState
+from bwtui.relay.state.transaction_log import TransactionLog
 from bwtui.settings import RelaySettings
 from bwtui.sink.destination import Message
 from bwtui.source.snapshot import SnapshotTable, TableSize, page_conditions

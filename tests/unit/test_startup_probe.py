@@ -4,9 +4,9 @@ import pytest
 
 from bwtui.blocking import StopRequested
 from bwtui.errors import AuthenticationFailed, ConnectionFailed
-from bwtui.relay import startup_probe
-from bwtui.relay.run_state import RunState
-from bwtui.relay.startup_probe import StartupProbe
+from bwtui.relay.state import startup_probe
+from bwtui.relay.state.run_state import RunState
+from bwtui.relay.state.startup_probe import StartupProbe
 from bwtui.settings import RelaySettings
 
 AWAY = ConnectionFailed("can't reach the registry: refused", "start it")

@@ -10,8 +10,8 @@ import pytest
 from bwtui.encode.registry import SchemaRegistry, StoredVersion
 from bwtui.errors import ConnectionFailed
 from bwtui.model.service_views import CHANGES, NEWEST, SubjectVersions
-from bwtui.relay.process import service_views
-from bwtui.relay.process.service_views import SubjectViews
+from bwtui.relay.serving import service_views
+from bwtui.relay.serving.service_views import SubjectViews
 from tests.waiting import eventually
 
 
@@ -166,7 +166,7 @@ def test_nobody_looks_and_nothing_stays_open(
     subjects: SubjectViews, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(service_views, "ATTENTION_SECONDS", 0.1)
-    monkeypatch.setattr("bwtui.relay.process.service_views.ATTENTION_SECONDS", 0.1)
+    monkeypatch.setattr("bwtui.relay.serving.service_views.ATTENTION_SECONDS", 0.1)
     until(subjects, lambda it: it.time, NEWEST)
     eventually("it hangs up", lambda: registry.closed == registry.opened == 1)
     # The next answer does not show the outdated data.

@@ -5,7 +5,7 @@ from contextlib import closing
 import pytest
 
 from bwtui.model.delivery import DeliverySpan
-from bwtui.relay.suspension import GAP_SECONDS, SuspensionDetector
+from bwtui.relay.stream.suspension import GAP_SECONDS, SuspensionDetector
 from bwtui.settings import RelaySettings
 from bwtui.sink.destination import Message
 from bwtui.sink.kafka import KafkaSink

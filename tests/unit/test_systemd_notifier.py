@@ -13,11 +13,11 @@ from bwtui.model.gaps import with_gaps
 from bwtui.model.proof import UnprovenTable
 from bwtui.model.status import Status
 from bwtui.model.verdict import RelayVerdict
-from bwtui.relay.metrics.measures import Measures
-from bwtui.relay.process import systemd_notifier
-from bwtui.relay.process.systemd_notifier import NotifySocket as Sender
-from bwtui.relay.process.systemd_notifier import SystemdNotifier, supervisor_of
-from bwtui.relay.watch.activity_clock import MainThreadActivity
+from bwtui.relay.serving import systemd_notifier
+from bwtui.relay.serving.systemd_notifier import NotifySocket as Sender
+from bwtui.relay.serving.systemd_notifier import SystemdNotifier, supervisor_of
+from bwtui.relay.state.activity_clock import MainThreadActivity
+from bwtui.relay.state.measures import Measures
 from bwtui.settings import RelaySettings
 from tests.notify_socket import NotifySocket
 from tests.unit.relay_double import DoubleEngine

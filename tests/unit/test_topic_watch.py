@@ -9,8 +9,8 @@ import pytest
 
 from bwtui.encode.registry import LocalRegistry, SchemaRegistry
 from bwtui.errors import ConnectionFailed, ServiceRefused
-from bwtui.relay.healing.coverage_ledger import Coverage, SentSchemas
-from bwtui.relay.run_state import RunState
+from bwtui.relay.history.coverage_ledger import Coverage, SentSchemas
+from bwtui.relay.state.run_state import RunState
 from bwtui.relay.watch import topic_watch as watch_of_topics
 from bwtui.relay.watch.topic_watch import SchemaWatch, TopicWatch
 from bwtui.sink.destination import PresentTopic, PresentTopics, SinkService

@@ -14,9 +14,9 @@ from bwtui.model.delivery import DeliverySpan
 from bwtui.model.lsn import format_lsn
 from bwtui.model.service_views import RelayedTransaction, Transactions, look_from_json
 from bwtui.pgoutput.frames import POSTGRES_EPOCH_US
-from bwtui.relay.batch import BATCH_ROWS
-from bwtui.relay.metrics import transaction_log as module
-from bwtui.relay.metrics.transaction_log import LARGEST, NEWEST, TransactionLog
+from bwtui.relay.rows.batch import BATCH_ROWS
+from bwtui.relay.state import transaction_log as module
+from bwtui.relay.state.transaction_log import LARGEST, NEWEST, TransactionLog
 from tests.faults.doubles import MemorySink
 from tests.scripted_relay import ScriptedRelay, table
 

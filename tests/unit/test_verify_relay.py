@@ -13,7 +13,7 @@ from bwtui.audit.report import AuditSummary
 from bwtui.cli import verify as command
 from bwtui.cli.main import CONTEXT, cli
 from bwtui.errors import UsageError
-from bwtui.relay.process.server import ControlServer
+from bwtui.relay.serving.control_server import ControlServer
 from bwtui.settings import RelaySettings
 from tests.unit.relay_double import DoubleEngine
 

@@ -9,7 +9,7 @@ import pytest
 from bwtui.errors import ConnectionFailed, RefusedError
 from bwtui.model.proof import UnprovenTable
 from bwtui.model.verdict import Cause, RelayVerdict
-from bwtui.relay.run_state import RunState, proof_of
+from bwtui.relay.state.run_state import RunState, proof_of
 from bwtui.relay.watch.judge import ServiceNames
 from bwtui.relay.watch.relay_watch import RelayWatch
 

@@ -14,14 +14,14 @@ import pytest
 
 from bwtui.model.delivery import Receipt
 from bwtui.model.verdict import RelayVerdict
-from bwtui.relay.ack import Acknowledgements
-from bwtui.relay.recorder import NullRecorder
-from bwtui.relay.run_state import RunState
-from bwtui.relay.service_retry import ServiceRetry
-from bwtui.relay.session import StreamSession
+from bwtui.relay.rows.recorder import NullRecorder
 from bwtui.relay.snapshot import initial_setup, snapshot_copier
 from bwtui.relay.snapshot.initial_setup import InitialSetup, Leftovers
 from bwtui.relay.snapshot.snapshot_copier import SnapshotCopier
+from bwtui.relay.state.ack import Acknowledgements
+from bwtui.relay.state.run_state import RunState
+from bwtui.relay.state.service_retry import ServiceRetry
+from bwtui.relay.stream.session import StreamSession
 from bwtui.relay.watch.judge import ServiceNames
 from bwtui.relay.watch.relay_watch import RelayWatch
 from bwtui.settings import RelaySettings

@@ -11,7 +11,7 @@ from bwtui.errors import BwtuiError, Indeterminate, RefusedError, UsageError
 from bwtui.kafka.client import client_config, producer_config
 from bwtui.model.number_format import plural
 from bwtui.relay.backfill.chunk_snapshot import unfinished
-from bwtui.relay.slot_checkpoint import newest_checkpoint, slot_checkpoints
+from bwtui.relay.history.slot_checkpoint import newest_checkpoint, slot_checkpoints
 from bwtui.settings import RelaySettings
 from bwtui.sink.dead_letters import DeadLetter
 from bwtui.sink.topics import TopicInspector

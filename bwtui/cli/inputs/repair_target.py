@@ -27,9 +27,9 @@ from bwtui.kafka.client import client_config
 from bwtui.kafka.scan import partitions
 from bwtui.model.number_format import duration
 from bwtui.relay.backfill.chunk_snapshot import chunk_snapshot_path
+from bwtui.relay.history.slot_checkpoint import SlotCheckpointStore
 from bwtui.relay.process.control import running_relays, settings_of
 from bwtui.relay.process.lock import is_held
-from bwtui.relay.slot_checkpoint import SlotCheckpointStore
 from bwtui.settings import RelaySettings
 from bwtui.source.catalog import TableFilter
 from bwtui.source.connection import connect

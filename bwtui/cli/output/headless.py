@@ -16,8 +16,8 @@ from bwtui.model.events import event
 from bwtui.model.gaps import TopicGap, gaps_of
 from bwtui.model.number_format import duration
 from bwtui.model.status import ErrorEntry, Status
+from bwtui.relay.main import StatusListener, stalled_by, state_of
 from bwtui.relay.process.log import JsonLogFormatter
-from bwtui.relay.process.main import StatusListener, stalled_by, state_of
 from bwtui.settings import LogFormat
 
 #: The error that ends the relay is reported by the command, and a stall is a state.

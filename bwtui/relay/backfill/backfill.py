@@ -4,7 +4,7 @@ The relay's main thread calls `Backfill.turn` once a turn of its loop. Each chun
 thread reads it, while the keys that the stream sends of its table are collected. The stream passes the WAL
 that the chunk's snapshot shows. The chunk's rows, without those keys, are added between two transactions.
 When all of them are acknowledged, the progress is stored. Whatever breaks the window starts the chunk again.
-See `bwtui.relay.backfill.chunk_window` for why nothing older is sent after a newer row.
+See `bwtui.relay.rows.chunk_window` for why nothing older is sent after a newer row.
 """
 
 import threading
@@ -25,7 +25,6 @@ from bwtui.model.backfill import UNKNOWN, BackfillRequest, BackfillState
 from bwtui.model.number_format import duration
 from bwtui.model.status import State
 from bwtui.relay.backfill.chunk_snapshot import ChunkSnapshot, with_advice
-from bwtui.relay.backfill.chunk_window import ChunkWindow, SentTransactions
 from bwtui.relay.backfill.outgoing_chunk import (
     BackfillRowPolicy,
     ChunkContext,
@@ -33,11 +32,12 @@ from bwtui.relay.backfill.outgoing_chunk import (
     RowNumbers,
     refuse_unlike,
 )
-from bwtui.relay.backfill.store import BackfillStore, BackfillTask, Key, read_keys
-from bwtui.relay.backfill.stream_hook import BackfillStream
-from bwtui.relay.batch_bisector import BatchBisector
-from bwtui.relay.context import RelayContext
+from bwtui.relay.history.backfill_store import BackfillStore, BackfillTask, Key, read_keys
 from bwtui.relay.routes.route import TableRoute
+from bwtui.relay.rows.batch_bisector import BatchBisector
+from bwtui.relay.rows.chunk_window import ChunkWindow, SentTransactions
+from bwtui.relay.stream.context import RelayContext
+from bwtui.relay.stream.stream_hook import BackfillStream
 from bwtui.sink.destination import DeliveryFailure
 from bwtui.source.catalog import TableFilter
 from bwtui.source.connection import Connection, execute

@@ -2,8 +2,8 @@
 
 The slot exists, and the stream runs, before any row of a table is sent. So the information that rows are
 still missing must be on the disk before the slot is created: first the checkpoint with the slot's future LSN
-(`bwtui.relay.slot_checkpoint`), then each table's task (`bwtui.relay.backfill.store`), then a file that names
-the tasks, the LSN and the slot's identity. Only then is the slot created. A kill before that leaves state
+(`bwtui.relay.history.slot_checkpoint`), then each table's task (`bwtui.relay.history.backfill_store`), then
+a file that names the tasks, the LSN and the slot's identity. Only then is the slot created. A kill before that leaves state
 without an owner: a start without a slot begins from scratch and removes it, and tasks that no file names are
 never worked on. If another client created the slot meanwhile, it is ahead of the checkpoint, and is refused.
 
@@ -24,10 +24,10 @@ from bwtui.file_errors import file_failed, remove
 from bwtui.model.backfill import BackfillRequest, FirstSnapshot
 from bwtui.model.lsn import format_lsn, parse_lsn
 from bwtui.model.status import State
-from bwtui.relay.backfill.store import FOLDER, BackfillStore, BackfillTask
+from bwtui.relay.history.backfill_store import FOLDER, BackfillStore, BackfillTask
+from bwtui.relay.history.slot_checkpoint import slot_checkpoints
 from bwtui.relay.process.lock import RelayLock
-from bwtui.relay.run_state import RunState
-from bwtui.relay.slot_checkpoint import slot_checkpoints
+from bwtui.relay.state.run_state import RunState
 from bwtui.settings import RelaySettings
 from bwtui.source.snapshot import KeyChanged, TableNotPublished, TableWithoutKey
 from bwtui.source.sql_hints import exclude_option

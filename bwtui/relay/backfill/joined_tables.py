@@ -21,10 +21,10 @@ from bwtui.durable_files import private_parent, write_durably
 from bwtui.errors import BwtuiError, RefusedError, StateFailed
 from bwtui.file_errors import file_failed
 from bwtui.model.backfill import BackfillRequest
-from bwtui.relay.backfill.store import BackfillStore
-from bwtui.relay.healing.coverage_ledger import Coverage
+from bwtui.relay.history.backfill_store import BackfillStore
+from bwtui.relay.history.coverage_ledger import Coverage
 from bwtui.relay.routes.publications import NewTables
-from bwtui.relay.run_state import RunState
+from bwtui.relay.state.run_state import RunState
 from bwtui.settings import RelaySettings
 from bwtui.source.catalog import TableFilter, TableInfo, list_tables
 from bwtui.source.connection import Connection, query

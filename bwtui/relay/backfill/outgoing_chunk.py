@@ -13,14 +13,14 @@ from bwtui.model.headers import SESSION, Headers, make_headers
 from bwtui.pgoutput.copy_text import unescape_copy_line
 from bwtui.pgoutput.messages import Field
 from bwtui.recording.payloads import NoMessageReason
-from bwtui.relay.backfill.chunk_window import ChunkWindow
-from bwtui.relay.backfill.store import Key
-from bwtui.relay.batch import OutgoingBatch
-from bwtui.relay.batch_bisector import BatchBisector, RefusedRowPolicy, RestartFromConfirmed
-from bwtui.relay.policy import RowPolicy
-from bwtui.relay.recorder import Recorder
+from bwtui.relay.history.backfill_store import Key
 from bwtui.relay.routes.route import TableRoute
 from bwtui.relay.routes.routing import Router
+from bwtui.relay.rows.batch import OutgoingBatch
+from bwtui.relay.rows.batch_bisector import BatchBisector, RefusedRowPolicy, RestartFromConfirmed
+from bwtui.relay.rows.chunk_window import ChunkWindow
+from bwtui.relay.rows.policy import RowPolicy
+from bwtui.relay.rows.recorder import Recorder
 from bwtui.settings import RelaySettings
 from bwtui.sink.dead_letters import ChangeIdentity, DroppedRow
 from bwtui.sink.destination import DeliveryFailure

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from bwtui.errors import ConnectionFailed, RefusedError
 from bwtui.model.backfill import BackfillRequest, BackfillStatus
 from bwtui.relay.backfill.chunk_snapshot import offline_store
-from bwtui.relay.backfill.store import FOLDER, write_keys
 from bwtui.relay.dead_letters.letters import DeadLetterAction, DeadLetterActionLog
+from bwtui.relay.history.backfill_store import FOLDER, write_keys
 from bwtui.relay.process.control import RelaySilent, RequestRefused, request, send_again
 from bwtui.sink.dead_letters import DeadLetter, DeadLetterFile, DeadLetterWriter, keys_of
 from bwtui.spark.scratch import scratch

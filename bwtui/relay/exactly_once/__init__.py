@@ -1,1 +1,1 @@
-"""Exactly-once delivery: store the stream's position in Kafka and skip changes that Kafka already holds."""
+"""Exactly-once delivery: the stream's position in Kafka, and the row that a transaction is refused for."""

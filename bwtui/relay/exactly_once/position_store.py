@@ -15,9 +15,9 @@ from bwtui.kafka.client import client_config
 from bwtui.model.delivery import DeliverySpan
 from bwtui.model.lsn import format_lsn
 from bwtui.model.position import Chunks, Position, RecordedPosition
-from bwtui.relay.backfill.store import BackfillTask
-from bwtui.relay.recorder import Recorder
-from bwtui.relay.slot_checkpoint import SlotCheckpointStore, forgetting, is_discarded
+from bwtui.relay.history.backfill_store import BackfillTask
+from bwtui.relay.history.slot_checkpoint import SlotCheckpointStore, forgetting, is_discarded
+from bwtui.relay.rows.recorder import Recorder
 from bwtui.settings import RelaySettings
 from bwtui.sink.transactions import PositionTopic, TransactionalSink, TransactionChecks
 from bwtui.source.raw_stream import ServerIdentity, identify

@@ -12,10 +12,10 @@ from typing import Any
 
 from bwtui.errors import BwtuiError, RowError
 from bwtui.model.delivery import REFUSED, DeliverySpan
-from bwtui.relay.batch_bisector import BatchBisector, RefusedRowPolicy, RestartFromConfirmed
-from bwtui.relay.policy import RowPolicy, cut
-from bwtui.relay.recorder import Recorder
 from bwtui.relay.routes.route import TableRoute
+from bwtui.relay.rows.batch_bisector import BatchBisector, RefusedRowPolicy, RestartFromConfirmed
+from bwtui.relay.rows.policy import RowPolicy, cut
+from bwtui.relay.rows.recorder import Recorder
 from bwtui.sink.dead_letters import DroppedRow
 from bwtui.sink.destination import DeliveryFailure
 from bwtui.sink.transactions import TransactionalSink

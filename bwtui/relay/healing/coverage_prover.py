@@ -16,10 +16,10 @@ from typing import Any
 from bwtui.model.backfill_texts import snapshot_command
 from bwtui.model.events import event
 from bwtui.model.gaps import named
-from bwtui.relay.healing.coverage_ledger import CoverageLedger
 from bwtui.relay.healing.heal import RepairCommand
+from bwtui.relay.history.coverage_ledger import CoverageLedger
 from bwtui.relay.process.control import name_if_several
-from bwtui.relay.run_state import RunState
+from bwtui.relay.state.run_state import RunState
 
 _log = logging.getLogger(__name__)
 #: Interval of checks for something to compare; initial and maximum pause after failures (seconds).

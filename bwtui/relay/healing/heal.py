@@ -8,9 +8,9 @@ the relay, and the relay uses the same command as a person would.
 
 A pending heal is a small file in the relay's state folder. While the file exists, topics may lack what was
 written between the lost slot and the new one, and every start continues the heal. ``lsn`` is written once the
-new slot is created, its checkpoint is stored by `bwtui.relay.slot_checkpoint`, and the recording, if any, has
-taken it. Without ``lsn`` a start creates the slot again, unless `bwtui.relay.slot_checkpoint` has the new
-slot already.
+new slot is created, its checkpoint is stored (`bwtui.relay.history.slot_checkpoint`), and the recording, if
+any, has taken it. Without ``lsn`` a start creates the slot again, unless the checkpoint has the new slot
+already.
 """
 
 import json
@@ -37,12 +37,12 @@ from bwtui.model.events import event
 from bwtui.model.heal import HealStatus
 from bwtui.model.lsn import format_lsn
 from bwtui.model.sql import quote_identifier
-from bwtui.relay.context import RelayContext
-from bwtui.relay.healing.promotion import refuse_former
+from bwtui.relay.history.promotion import refuse_former
+from bwtui.relay.history.slot_checkpoint import SlotCheckpointStore, forgetting
 from bwtui.relay.process.control import name_if_several
-from bwtui.relay.run_state import RunState
-from bwtui.relay.slot_checkpoint import SlotCheckpointStore, forgetting
 from bwtui.relay.snapshot.snapshot_copier import interruptible
+from bwtui.relay.state.run_state import RunState
+from bwtui.relay.stream.context import RelayContext
 from bwtui.settings import RelaySettings
 from bwtui.signals.parent_death import signalled_with_us
 from bwtui.source import publication, slot

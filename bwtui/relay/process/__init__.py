@@ -1,1 +1,1 @@
-"""The relay as a process: its lock, its log, its control socket, and how it ended."""
+"""The relay as a process, seen from outside: its lock, its log, its control socket, and how it ended."""

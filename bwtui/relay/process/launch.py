@@ -15,7 +15,7 @@ from bwtui.relay.process.log import log_path, open_log
 from bwtui.settings import RelaySettings
 
 #: Safe path (-P), so that a file in the current folder can't replace one of our modules.
-ENGINE_COMMAND: tuple[str, ...] = (sys.executable, "-P", "-m", "bwtui.relay.process.main")
+ENGINE_COMMAND: tuple[str, ...] = (sys.executable, "-P", "-m", "bwtui.relay.main")
 _POLL = 0.05
 #: Maximum time to wait for the engine to leave the state "starting"; it continues without us.
 _READY_SECONDS = 60.0

@@ -13,8 +13,8 @@ from psycopg import pq
 
 from bwtui.errors import RefusedError
 from bwtui.model.sql import quote_literal
-from bwtui.relay.run_state import RunState
-from bwtui.relay.slot_checkpoint import SlotCheckpointStore
+from bwtui.relay.history.slot_checkpoint import SlotCheckpointStore
+from bwtui.relay.state.run_state import RunState
 from bwtui.settings import RelaySettings
 from bwtui.source import publication
 from bwtui.source.catalog import TableFilter, TableInfo, find_named, list_tables

@@ -15,7 +15,7 @@ from bwtui.pgoutput.decoder import decode
 from bwtui.pgoutput.frames import BODY_OFFSET, PAYLOAD_OFFSET, XLOG_DATA
 from bwtui.pgoutput.messages import Field, Relation
 from bwtui.pgoutput.tuples import Split, partial_splitter, splitter
-from bwtui.relay.run_state import TableCounters
+from bwtui.relay.state.run_state import TableCounters
 from bwtui.sink.destination import MessageTuple, TopicLimits
 from bwtui.types.registry import TypeInfo
 

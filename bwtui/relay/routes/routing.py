@@ -23,10 +23,10 @@ from bwtui.encode.schema import SchemaStyle
 from bwtui.errors import BwtuiError, RefusedError, RowError, ServiceRefused
 from bwtui.model.status import SchemaEntry
 from bwtui.pgoutput.messages import Relation
-from bwtui.relay.healing.coverage_ledger import Coverage, SentSchemas
+from bwtui.relay.history.coverage_ledger import Coverage, SentSchemas
 from bwtui.relay.routes.route import EncoderRecipe, TableRoute
-from bwtui.relay.run_state import RunState, TableCounters
-from bwtui.relay.service_retry import ServiceRetry
+from bwtui.relay.state.run_state import RunState, TableCounters
+from bwtui.relay.state.service_retry import ServiceRetry
 from bwtui.settings import RelaySettings
 from bwtui.sink.destination import Limits, SinkService, TopicLimits
 from bwtui.source import replica_identity
@@ -73,7 +73,7 @@ _SUBJECTS_MANY = 16
 
 
 class Router:
-    """Builds routes; see `bwtui.relay.service_retry` for the waiting."""
+    """Builds routes; see `bwtui.relay.state.service_retry` for the waiting."""
 
     def __init__(
         self,

@@ -19,7 +19,7 @@ from bwtui.relay.routes.routing import (
     topic_refusal,
     topics_collide,
 )
-from bwtui.relay.run_state import RunState
+from bwtui.relay.state.run_state import RunState
 from bwtui.settings import RelaySettings
 from bwtui.sink.destination import kind_of
 from bwtui.source import publication, replica_identity

@@ -15,12 +15,12 @@ from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
 from bwtui.model.events import event
 from bwtui.relay.backfill.chunk_snapshot import ChunkSnapshot
 from bwtui.relay.backfill.joined_tables import JoinedTables
-from bwtui.relay.context import RelayContext
 from bwtui.relay.routes.route import TableRoute
 from bwtui.relay.snapshot.snapshot_copier import SnapshotCopier, check_alive, interruptible
 from bwtui.relay.snapshot.worker_handle import LocalWorkerHandle
 from bwtui.relay.snapshot.worker_pool import WorkerPool, cores, tasks_for, workers_for
 from bwtui.relay.snapshot.worker_protocol import StartWorker
+from bwtui.relay.stream.context import RelayContext
 from bwtui.relay.watch.topic_watch import TopicWatch
 from bwtui.sink.destination import Message, Offsets
 from bwtui.source import publication, slot

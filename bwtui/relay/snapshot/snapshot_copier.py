@@ -26,8 +26,8 @@ from bwtui.model.headers import SESSION, Headers, make_headers
 from bwtui.pgoutput.copy_text import unescape_copy_line
 from bwtui.pgoutput.messages import Field
 from bwtui.recording.payloads import NoMessageReason
-from bwtui.relay.ack import Acknowledgements
-from bwtui.relay.batch import (
+from bwtui.relay.routes.route import TableRoute
+from bwtui.relay.rows.batch import (
     BATCH_BYTES,
     BATCH_ROWS,
     IN_FLIGHT_BYTES,
@@ -35,10 +35,10 @@ from bwtui.relay.batch import (
     RECORD_OVERHEAD,
     OutgoingBatch,
 )
-from bwtui.relay.routes.route import TableRoute
-from bwtui.relay.run_context import RowOutput, RunContext
-from bwtui.relay.samples import SampledCommit
-from bwtui.relay.watch.activity_clock import Activity
+from bwtui.relay.rows.run_context import RowOutput, RunContext
+from bwtui.relay.rows.samples import SampledCommit
+from bwtui.relay.state.ack import Acknowledgements
+from bwtui.relay.state.activity_clock import Activity
 from bwtui.sink.dead_letters import ENCODED, ChangeIdentity, DroppedRow
 from bwtui.sink.destination import DeliveryFailure, Message
 from bwtui.source.connection import Connection, execute

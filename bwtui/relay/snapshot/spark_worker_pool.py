@@ -23,7 +23,6 @@ import psycopg2.extensions
 from bwtui.crash import frames
 from bwtui.errors import ConnectionFailed, RefusedError
 from bwtui.model.events import event
-from bwtui.relay.run_state import RunState
 from bwtui.relay.snapshot.spark_connection import (
     ConnectionTicket,
     FrameKind,
@@ -43,6 +42,7 @@ from bwtui.relay.snapshot.worker_protocol import (
     StartWorker,
     WorkerFailed,
 )
+from bwtui.relay.state.run_state import RunState
 from bwtui.signals.parent_death import signalled_with_us
 from bwtui.source.connection import Connection
 

@@ -29,14 +29,13 @@ from bwtui.model.delivery import DeliverySpan, Receipt
 from bwtui.model.events import event
 from bwtui.pgoutput.messages import Field
 from bwtui.recording.payloads import NoMessageReason
-from bwtui.relay.batch import BATCH_ROWS
-from bwtui.relay.policy import RowPolicy
 from bwtui.relay.process.log import log_to_stderr
-from bwtui.relay.recorder import NullRecorder, Recorder
 from bwtui.relay.routes.route import TableRoute
-from bwtui.relay.run_context import RowOutput, RunContext
-from bwtui.relay.run_state import RunState, cpu_seconds, resident_bytes
-from bwtui.relay.samples import SampledCommit, Samples, cut_long
+from bwtui.relay.rows.batch import BATCH_ROWS
+from bwtui.relay.rows.policy import RowPolicy
+from bwtui.relay.rows.recorder import NullRecorder, Recorder
+from bwtui.relay.rows.run_context import RowOutput, RunContext
+from bwtui.relay.rows.samples import SampledCommit, Samples, cut_long
 from bwtui.relay.snapshot.snapshot_copier import SnapshotCopier
 from bwtui.relay.snapshot.worker_protocol import (
     Answer,
@@ -60,7 +59,8 @@ from bwtui.relay.snapshot.worker_protocol import (
     WiderSchemaRequest,
     WorkerFailed,
 )
-from bwtui.relay.watch.activity_clock import ActivityClock
+from bwtui.relay.state.activity_clock import ActivityClock
+from bwtui.relay.state.run_state import RunState, cpu_seconds, resident_bytes
 from bwtui.settings import RelaySettings
 from bwtui.sink.dead_letters import DeadLetterWriter
 from bwtui.sink.destination import kind_of

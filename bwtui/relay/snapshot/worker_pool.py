@@ -22,10 +22,8 @@ from bwtui.model.delivery import Receipt
 from bwtui.model.status import SnapshotWorker
 from bwtui.pgoutput.messages import Relation
 from bwtui.recording.payloads import NoMessageReason
-from bwtui.relay.context import RelayContext
 from bwtui.relay.routes.route import TableRoute
-from bwtui.relay.run_state import RunState
-from bwtui.relay.samples import SampledCommit
+from bwtui.relay.rows.samples import SampledCommit
 from bwtui.relay.snapshot.worker_handle import LocalWorkerHandle, SnapshotTask, WorkerHandle
 from bwtui.relay.snapshot.worker_protocol import (
     BatchToRecord,
@@ -45,7 +43,9 @@ from bwtui.relay.snapshot.worker_protocol import (
     WorkerFailed,
     WorkUnit,
 )
-from bwtui.relay.watch.activity_clock import Activity
+from bwtui.relay.state.activity_clock import Activity
+from bwtui.relay.state.run_state import RunState
+from bwtui.relay.stream.context import RelayContext
 from bwtui.settings import RelaySettings
 from bwtui.source.snapshot import SnapshotTable, TableSize, page_conditions
 

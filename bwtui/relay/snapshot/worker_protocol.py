@@ -18,8 +18,8 @@ from bwtui.encode.schema import SchemaStyle
 from bwtui.errors import BwtuiError
 from bwtui.pgoutput.messages import Field, Relation
 from bwtui.relay.routes.route import EncoderRecipe, TableRoute
-from bwtui.relay.run_state import RunState
-from bwtui.relay.watch.activity_clock import Activity
+from bwtui.relay.state.activity_clock import Activity
+from bwtui.relay.state.run_state import RunState
 from bwtui.settings import RelaySettings
 from bwtui.sink.destination import TopicLimits
 from bwtui.source.snapshot import SnapshotTable

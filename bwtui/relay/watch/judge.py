@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 from bwtui.model.number_format import duration, rate, size
 from bwtui.model.status import State
 from bwtui.model.verdict import FORESEEABLE_SECONDS, Cause, RelayVerdict, runway
-from bwtui.relay.watch.activity_clock import Activity
+from bwtui.relay.state.activity_clock import Activity
 from bwtui.source.lag import Blocker
 from bwtui.source.slot import HEAL
 
@@ -141,7 +141,7 @@ HINTS: dict[Cause, str] = {
 }
 
 
-#: What to do while a stop waits for messages in flight; see `bwtui.relay.session`.
+#: What to do while a stop waits for messages in flight; see `bwtui.relay.stream.session`.
 STOP_ENDS = (
     "no action needed: the relay ends within seconds even without an answer, and its next start sends again "
     "what is not acknowledged"

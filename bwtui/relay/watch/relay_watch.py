@@ -10,8 +10,8 @@ from bwtui.model.events import event
 from bwtui.model.lsn import format_lsn
 from bwtui.model.proof import UnprovenTable
 from bwtui.model.verdict import Cause, RelayVerdict
-from bwtui.relay.batch import IN_FLIGHT_ROWS
-from bwtui.relay.run_state import RunState, proof_of
+from bwtui.relay.rows.batch import IN_FLIGHT_ROWS
+from bwtui.relay.state.run_state import RunState, proof_of
 from bwtui.relay.watch.judge import Judge, Observation, ServiceNames
 from bwtui.source.lag import LagSampler
 

@@ -26,8 +26,8 @@ from bwtui.durable_files import write_durably
 from bwtui.encode.registry import LocalRegistry, SchemaRegistry
 from bwtui.errors import BwtuiError, RefusedError, ServiceRefused
 from bwtui.model.events import event
-from bwtui.relay.healing.coverage_ledger import TOPICS, Coverage
-from bwtui.relay.run_state import RunState, proof_of
+from bwtui.relay.history.coverage_ledger import TOPICS, Coverage
+from bwtui.relay.state.run_state import RunState, proof_of
 from bwtui.sink.destination import Limits, PresentTopic, SinkService, TopicLimits
 
 _log = logging.getLogger(__name__)

@@ -1,0 +1,1 @@
+"""What the relay keeps between runs of a slot, and the gaps that it finds by it."""

@@ -1,1 +1,0 @@
-"""HTTP endpoints of a relay: metrics, and whether it is alive and ready."""

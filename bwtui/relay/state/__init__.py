@@ -1,0 +1,1 @@
+"""The state of a run, in memory: counters, acknowledgements, and the time spent on each activity."""

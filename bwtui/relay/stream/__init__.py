@@ -1,0 +1,1 @@
+"""The session of the stream: from frames to rows, and to the confirmed LSN."""
