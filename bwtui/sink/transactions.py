@@ -464,8 +464,8 @@ class PositionTopic(TopicAdmin):
 
 
 #: A transaction of PostgreSQL that exceeds this number of rows or bytes is split. The bytes are below the
-#: maximum that the relay has in flight (`bwtui.relay.rows.batch.IN_FLIGHT_BYTES`): it stops reading until they
-#: are committed.
+#: maximum that the relay has in flight (`bwtui.relay.rows.batch.IN_FLIGHT_BYTES`): it stops reading until
+#: they are committed.
 SPLIT_ROWS, SPLIT_BYTES = 200_000, 32 << 20
 #: A transaction that takes longer than this share of Kafka's timeout is split too: Kafka would abort it, and
 #: abort it again whenever it is reread.

@@ -3,9 +3,10 @@
 The slot exists, and the stream runs, before any row of a table is sent. So the information that rows are
 still missing must be on the disk before the slot is created: first the checkpoint with the slot's future LSN
 (`bwtui.relay.history.slot_checkpoint`), then each table's task (`bwtui.relay.history.backfill_store`), then
-a file that names the tasks, the LSN and the slot's identity. Only then is the slot created. A kill before that leaves state
-without an owner: a start without a slot begins from scratch and removes it, and tasks that no file names are
-never worked on. If another client created the slot meanwhile, it is ahead of the checkpoint, and is refused.
+a file that names the tasks, the LSN and the slot's identity. Only then is the slot created. A kill before
+that leaves state without an owner: a start without a slot begins from scratch and removes it, and tasks that
+no file names are never worked on. If another client created the slot meanwhile, it is ahead of the
+checkpoint, and is refused.
 
 Different servers and databases may have slots of the same name. So each has a file of its own, and a new
 snapshot removes no other slot's file.
