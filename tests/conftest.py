@@ -3,7 +3,9 @@
 import atexit
 import gc
 import signal
+from collections import Counter
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -52,6 +54,18 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+_CASES: Counter[tuple[Path, str]] = Counter()
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark the cases behind the first ``variants(number)`` of a test as long."""
+    if (mark := item.get_closest_marker("variants")) is not None:
+        test = item.path, item.name.partition("[")[0]
+        _CASES[test] += 1
+        if _CASES[test] > mark.args[0]:
+            item.add_marker(pytest.mark.long)
 
 
 @pytest.hookimpl(trylast=True)

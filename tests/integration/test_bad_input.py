@@ -265,6 +265,7 @@ def test_unkeyed_table_of_a_publication_without_its_key(
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
+@pytest.mark.variants(6)
 def test_settings(args: list[str], said: str, attempts: Attempts, database: str, source: Session) -> None:
     error, hint = attempts.fail(database, 2, *args)
     assert said in error

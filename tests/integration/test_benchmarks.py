@@ -80,6 +80,7 @@ def test_a_benchmark_without_services(name: str) -> None:
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.long if name in _LONG else ()) for name in _ON_SERVICES]
 )
+@pytest.mark.variants(1)
 def test_a_benchmark_on_services(name: str, sandbox: Sandbox) -> None:
     told = run(f"benchmarks/{name}.py", "--sandbox", str(sandbox.folder), *_ON_SERVICES[name])
     assert json.loads(told.splitlines()[-1])

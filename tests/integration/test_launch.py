@@ -174,6 +174,7 @@ def test_a_killed_engine_leaves_nothing_that_blocks_the_next() -> None:
     ],
 )
 @pytest.mark.parametrize("way", ["--detach", "--headless"])
+@pytest.mark.variants(2)
 def test_the_engine_s_error_becomes_ours(
     way: str, name: str, code: int, lines: list[str], mode: Callable[[str], None]
 ) -> None:

@@ -519,6 +519,7 @@ def after_export(monkeypatch: pytest.MonkeyPatch, source: Session) -> Callable[[
     ],
 )
 @pytest.mark.since(15, "publications have column lists, row filters and schemas")
+@pytest.mark.variants(4)
 def test_a_change_after_the_export_makes_another(
     attempts: Attempts,
     database: str,

@@ -162,6 +162,7 @@ def _next_data(fd: int, start: int) -> int | None:
 
 
 @pytest.mark.parametrize("name", ["postgres", "kafka", "registry"])
+@pytest.mark.variants(1)
 def test_one_service_can_be_killed_and_started_again(
     sandbox: Sandbox, services: ServiceAddresses, name: str
 ) -> None:

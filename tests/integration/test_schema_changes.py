@@ -45,6 +45,7 @@ def versions(services: ServiceAddresses, subject: str) -> int:
 
 
 @pytest.mark.parametrize("rule", ["BACKWARD", "FULL", "FULL_TRANSITIVE"])
+@pytest.mark.variants(1)
 def test_columns(attempts: Attempts, source: Session, database: str, rule: str) -> None:
     """One transaction alters the table between its rows; every row is sent with the columns of its time."""
     attempts.succeed(database)

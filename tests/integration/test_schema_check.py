@@ -107,6 +107,7 @@ def test_before_and_after(checks: Checks, source: Session, database: str) -> Non
         ("int", "date using date '1970-01-01' + c", "changed from int to date"),
     ],
 )
+@pytest.mark.variants(1)
 def test_a_type_under_which_older_rows_are_misread(
     checks: Checks, source: Session, database: str, before: str, after: str, reason: str
 ) -> None:

@@ -196,6 +196,7 @@ def refuse(world: World, code: int, says: str, *args: str) -> None:
 
 
 @pytest.mark.parametrize(("script", "says"), SCRIPTS, ids=lambda one: one[:40])
+@pytest.mark.variants(15)
 def test_scripts(script: str, says: str, world: World) -> None:
     file = world.folder / "script.sql"
     file.write_text(script)
@@ -208,6 +209,7 @@ def test_scripts(script: str, says: str, world: World) -> None:
 
 @pytest.mark.parametrize(("dsn", "code", "says"), CONNECTIONS, ids=lambda one: str(one)[:60])
 @pytest.mark.parametrize("asking", ASKING, ids=lambda one: one[0] + " " + one[1])
+@pytest.mark.variants(20)
 def test_connections(dsn: str, code: int, says: str, asking: tuple[str, ...], world: World) -> None:
     refuse(world, code, says, *map(world.filled, asking), "-d", world.filled(dsn))
 

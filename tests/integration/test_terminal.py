@@ -62,6 +62,7 @@ def on_terminal(folder: Path, *args: str, **environment: str) -> OnTerminal:
 
 
 @pytest.mark.parametrize("number", SIGNALS, ids=lambda one: one.name)
+@pytest.mark.variants(1)
 def test_a_signal_ends_open_and_gives_the_terminal_back(number: signal.Signals, tmp_path: Path) -> None:
     with on_terminal(tmp_path, "open", str(SHOP)) as terminal:
         terminal.wait_for_screens()

@@ -28,11 +28,14 @@ def admin(config: dict[str, str]) -> AdminClient:
     return AdminClient({**config})
 
 
-@pytest.fixture(params=["in this process", "on Spark"])
+@pytest.fixture(params=["in this process", pytest.param("on Spark", marks=pytest.mark.long)])
 def replays(
     request: pytest.FixtureRequest, spark: SparkSession, services: ServiceAddresses, tmp_path: Path
 ) -> Replays:
-    """Runs replays into the run's Kafka, both with and without Spark."""
+    """Runs replays into the run's Kafka, both with and without Spark.
+
+    Both share all but the tasks: `test_cluster` and `test_replay_missing` always run on Spark.
+    """
     return Replays(spark, services, tmp_path / "state", on_spark=request.param == "on Spark")
 
 

@@ -178,6 +178,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("at", range(0, 30, 2))
+@pytest.mark.variants(6)
 def test_a_kill_between_any_two_steps(tmp_path: Path, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "r"
     record(folder, steps=60)

@@ -142,6 +142,7 @@ def play(stream: Stream, choose: random.Random, steps: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
+@pytest.mark.variants(4)
 def test_random_streams(tmp_path: Path, seed: int) -> None:
     choose = random.Random(seed)
     stream = Stream(
