@@ -220,4 +220,10 @@ def main() -> None:
     if os.environ.get("NO_COLOR"):
         cli.context_settings["color"] = False
     streams.prepare()
-    cli.main(prog_name="bwtui")
+    try:
+        cli.main(prog_name="bwtui")
+    except SystemExit as ended:
+        # Most commands have made no call to a service, and did not import this.
+        if (blocking := sys.modules.get("bwtui.blocking")) is not None:
+            blocking.leave(ended.code)
+        raise

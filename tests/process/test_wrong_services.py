@@ -3,6 +3,8 @@
 import contextlib
 import signal
 import socket
+import socketserver
+import ssl
 import subprocess
 import sys
 import threading
@@ -19,6 +21,22 @@ from bwtui.kafka.scan import Split, pin
 from bwtui.sink.topics import TopicAdmin
 from bwtui.source.connection import connect
 from bwtui.source.raw_session import connect_raw
+from tests.secure_services import Authority
+
+#: Ends with 4 after a call to Kafka that goes on in vain; the client tries TLS again and again.
+_REFUSED = """
+import contextlib, sys
+from confluent_kafka.admin import AdminClient
+from bwtui.blocking import leave, within
+place, authority = sys.argv[1:]
+often = {"reconnect.backoff.ms": 1, "reconnect.backoff.max.ms": 2, "log_level": 0}
+tls = {"security.protocol": "ssl", "ssl.ca.location": authority}
+clients = [AdminClient({"bootstrap.servers": place, **tls, **often}) for _ in range(3)]
+for client in clients:
+    with contextlib.suppress(TimeoutError):
+        within(0.05, lambda: client.list_topics(timeout=30))
+leave(4)
+"""
 
 #: The promise is two seconds; a machine that runs other tests takes longer.
 QUICK_SECONDS = 6.0
@@ -158,3 +176,32 @@ def test_only_a_broker_that_never_answered_may_want_tls(monkeypatch: pytest.Monk
             list(scan.SplitScan(config, Split("t", 0, 0, 5), "read_uncommitted", 1.0))
     assert failure.value.message == f"can't reach Kafka at 127.0.0.1:{port}: it no longer responds"
     assert "TLS" not in (failure.value.hint or "")
+
+
+class _Tls(socketserver.ThreadingTCPServer):
+    """Completes or refuses a TLS handshake on each connection, and closes it."""
+
+    daemon_threads = True
+    request_queue_size = 200
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        super().__init__(("127.0.0.1", 0), socketserver.BaseRequestHandler)
+        self._context = context
+
+    def finish_request(self, request: object, client_address: object) -> None:
+        assert isinstance(request, socket.socket)
+        with contextlib.suppress(OSError), self._context.wrap_socket(request, server_side=True) as secure:
+            secure.recv(1)
+
+
+def test_a_client_that_tries_tls_in_vain_does_not_end_the_process_with_a_signal(tmp_path: Path) -> None:
+    """One of four ended with SIGSEGV, so that ten rarely all ended well."""
+    (tmp_path / "other").mkdir()
+    ours, other = Authority(tmp_path), Authority(tmp_path / "other")
+    with _Tls(ours.for_servers()) as server:
+        threading.Thread(target=server.serve_forever, args=[0.01], daemon=True).start()
+        place = f"127.0.0.1:{server.server_address[1]}"
+        command = [sys.executable, "-c", _REFUSED, place, str(other.file)]
+        codes = [subprocess.run(command, check=False, timeout=60).returncode for _ in range(10)]
+        server.shutdown()
+    assert codes == [4] * 10
