@@ -927,10 +927,10 @@ def test_rows_from_before_a_table_had_its_key(
 
 
 def write_as_another(services: ServiceAddresses, topic: str) -> None:
-    """Write 20 records of the topic again, as another relay that lags would."""
+    """Write 20 records of the topic again, in one request, as another relay that lags would."""
     consumer = Consumer({"bootstrap.servers": services.broker, "group.id": "unused"})
     consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
-    producer = Producer({"bootstrap.servers": services.broker})
+    producer = Producer({"bootstrap.servers": services.broker, "linger.ms": 500})
     for record in consumer.consume(5, timeout=30):
         for _ in range(4):
             producer.produce(topic, record.value(), record.key(), 0)
