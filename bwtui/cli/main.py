@@ -6,6 +6,7 @@ No large module is imported here, so ``bwtui --help`` stays fast; each command i
 import contextlib
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -223,6 +224,9 @@ def main() -> None:
     try:
         cli.main(prog_name="bwtui")
     except SystemExit as ended:
+        # A late Ctrl-C ends the process, and prints no traceback of the interpreter's own end.
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
         # Most commands have made no call to a service, and did not import this.
         if (blocking := sys.modules.get("bwtui.blocking")) is not None:
             blocking.leave(ended.code)

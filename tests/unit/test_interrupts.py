@@ -33,3 +33,23 @@ def test_an_import_is_not_cut_off(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         assert process.stdout.read() == "imported\ninterrupted True\n"
         assert process.wait(30) == 0
+
+
+_ENDING = """
+import atexit, sys, time
+from bwtui.entry import main
+atexit.register(lambda: (print("ending", flush=True), time.sleep(60)))
+sys.argv = ["bwtui", "--version"]
+main()
+"""
+
+
+def test_one_at_the_end_of_the_process_prints_no_traceback() -> None:
+    """A handler of the interpreter's end, such as that of its logging, was named with its traceback."""
+    command = [sys.executable, "-c", _ENDING]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.readline().startswith("bwtui, version")
+        assert process.stdout.readline() == "ending\n"
+        process.send_signal(signal.SIGINT)
+        assert (process.wait(30), process.stderr.read()) == (-signal.SIGINT, "")
