@@ -88,6 +88,11 @@ def repair(
     else:
         target = target_of(report, relay, options, database=database)
         target = replace(target, only_captured=lost_slot)
+    from bwtui.cycles import collect_rarely
+    from bwtui.spark.arrow import leave_pandas_out
+
+    collect_rarely()
+    leave_pandas_out()
     view = view_of(as_json=as_json, progress_json=progress_json)
     screen = RepairConsole(target.relay, view, yes=yes or lost_slot, is_dry=dry_run)
     switches = {"is_dry": dry_run, "show_values": show_values}
