@@ -198,8 +198,19 @@ class Stand:
         """Delete all records of a topic that has cleanup.policy=delete."""
         partitions = self.admin.list_topics(topic, timeout=30).topics[topic].partitions
         ends = [TopicPartition(topic, partition, OFFSET_END) for partition in partitions]
-        for deleted in self.admin.delete_records(ends).values():
-            deleted.result(30)
+
+        def is_deleted() -> bool:
+            """Delete, unless the broker's log does not have the policy yet."""
+            try:
+                for deleted in self.admin.delete_records(ends).values():
+                    deleted.result(30)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.POLICY_VIOLATION:
+                    raise
+                return False
+            return True
+
+        wait_for("the records are deleted", is_deleted)
 
     def _topic_id(self, topic: str) -> str:
         described = self.admin.describe_topics(TopicCollection([topic]))[topic]
