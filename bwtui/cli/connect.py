@@ -214,7 +214,8 @@ def show(name: str, owned: bool, fleet: "Fleet" = "no", choices: "Choices | None
         raise BwtuiError(
             f"relay {name} was killed, or ended without reporting a reason", f"see {log_path(name)}"
         )
-    failed = ended.error() or crashed
+    # Whoever only attached has not interrupted the relay, which stopped cleanly.
+    failed = (ended.error() if owned or ended.is_failure else None) or crashed
     if failed is not None:
         raise failed
     return False

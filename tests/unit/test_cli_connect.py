@@ -83,6 +83,15 @@ def test_the_error_of_the_relay_behind_the_screens_becomes_ours(screens: Screens
         show("one", owned=False)
 
 
+def test_only_its_own_terminal_reports_that_a_relay_was_interrupted(screens: Screens) -> None:
+    """It stopped cleanly; whoever only looks on has not interrupted anything."""
+    screens(lambda name, *, owned, fleet, kafka, choices: 0)
+    outcome.write("one", RunOutcome(130, 1.0, "interrupted", None, None))
+    assert not show("one", owned=False)
+    with pytest.raises(Interrupted):
+        show("one", owned=True)
+
+
 def test_a_relay_that_was_killed_behind_the_screens_is_an_error(screens: Screens) -> None:
     screens(lambda name, *, owned, fleet, kafka, choices: 0)
     with pytest.raises(BwtuiError, match="relay one was killed"):
