@@ -44,7 +44,8 @@ select p.pubname, {columns}, {row_filter}, pg_catalog.to_jsonb(p) ->> 'pubgencol
 """
 _COLUMN_NUMBERS = "(select array_agg(n::int) from unnest(r.prattrs::int2[]) n)"
 _NAME_SQL = """
-select n.nspname, c.relname, c.relkind = 'p'
+select n.nspname, c.relname, c.relkind = 'p',
+       (select conname from pg_catalog.pg_constraint where conrelid = c.oid and contype = 'p')
   from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace where c.oid = %s
 """
 
@@ -170,14 +171,21 @@ def unused_key(connection: Connection, table: TableInfo | Relation) -> UnusedKey
     if not columns:
         return None
     says = "has a deferrable primary key, which can't be a replica identity"
-    if any(partitioned for *_, partitioned in query(connection, _NAME_SQL, table.oid)):
-        return UnusedKey(says, "add a primary key that is not deferrable")
+    advice, listed = (
+        "if no transaction relies on deferring it, run",
+        ", ".join(map(quote_identifier, columns)),
+    )
+    for *_, partitioned, constraint in query(connection, _NAME_SQL, table.oid):
+        if partitioned:
+            # Its index identifies the rows of no partition, so the key itself has to change.
+            dropped = f"DROP CONSTRAINT {quote_identifier(constraint)}"
+            return UnusedKey(says, advice, (f"ALTER TABLE {name} {dropped}, ADD PRIMARY KEY ({listed})",))
     index = quote_identifier(f"{table.name[:40]}_replica_identity")
     return UnusedKey(
         says,
-        "if no transaction relies on deferring it, run",
+        advice,
         (
-            f"CREATE UNIQUE INDEX {index} ON {name} ({', '.join(map(quote_identifier, columns))})",
+            f"CREATE UNIQUE INDEX {index} ON {name} ({listed})",
             f"ALTER TABLE {name} REPLICA IDENTITY USING INDEX {index}",
         ),
     )
@@ -268,7 +276,7 @@ def _fixes(
         creations = publication.create_statements(settings.publication_name, tables, generated=True)
         yield f"create the publications first: {format_sql(*creations)}"
         return
-    for namespace, name, partitioned in query(connection, _NAME_SQL, oid):
+    for namespace, name, partitioned, _ in query(connection, _NAME_SQL, oid):
         named = f"{'' if partitioned else 'ONLY '}{quote_qualified(namespace, name)}"
         statements: list[str] = []
         for member in members:

@@ -328,6 +328,21 @@ def test_a_table_whose_primary_key_is_unused_gets_the_statement_that_changes_tha
     assert not told(database, "p", allow_unkeyed=allow_unkeyed)
 
 
+def test_a_partitioned_table_with_a_deferrable_key_gets_the_statement_that_changes_it(
+    database: str, source: Session
+) -> None:
+    """An index of the root is no replica identity of its partitions."""
+    source.run("create publication p; create table late (id int) partition by range (id)")
+    source.run("create table late_low partition of late for values from (0) to (10)")
+    source.run("alter table late add primary key (id) deferrable")
+    ((_, hint),) = told(database, "p").items()
+    assert hint.startswith("it has a deferrable primary key")
+    source.run(statement(hint))
+    ((_, hint),) = told(database, "p").items()
+    source.run(statement(hint))
+    assert not told(database, "p")
+
+
 def test_a_published_table_with_replica_identity_nothing_gets_its_statement(
     database: str, source: Session
 ) -> None:

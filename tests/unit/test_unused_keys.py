@@ -42,7 +42,7 @@ def planted(monkeypatch: pytest.MonkeyPatch, *tables: Facts) -> None:
     monkeypatch.setattr(replica_identity, "attributes", lambda connection, oid: tables[oid][0])
     monkeypatch.setattr(replica_identity, "key_of", key_of)
     monkeypatch.setattr(
-        replica_identity, "query", lambda connection, sql, oid: [("public", "t", tables[oid][2])]
+        replica_identity, "query", lambda connection, sql, oid: [("public", "t", tables[oid][2], "t_pkey")]
     )
 
 
@@ -57,7 +57,11 @@ def planted(monkeypatch: pytest.MonkeyPatch, *tables: Facts) -> None:
             'run: BEGIN; CREATE UNIQUE INDEX "t_replica_identity" ON "public"."t" ("id"); '
             'ALTER TABLE "public"."t" REPLICA IDENTITY USING INDEX "t_replica_identity"; COMMIT;',
         ),
-        (DEFERRABLE_ROOT, "has a deferrable primary key", "a primary key that is not deferrable"),
+        (
+            DEFERRABLE_ROOT,
+            "has a deferrable primary key",
+            'run: ALTER TABLE "public"."t" DROP CONSTRAINT "t_pkey", ADD PRIMARY KEY ("id");',
+        ),
         (
             LEAF_WITHOUT,
             "has partitions without a replica identity",
