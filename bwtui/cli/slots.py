@@ -13,6 +13,7 @@ from bwtui.cli.inputs.relay_options import json_option
 from bwtui.cli.output.table import columns, size
 from bwtui.console import ask, say, say_json
 from bwtui.errors import RefusedError, UsageError
+from bwtui.model.sql import quote_identifier
 from bwtui.option_checks import check_slot
 from bwtui.options import nearest, split_advice
 
@@ -80,7 +81,10 @@ def drop(name: str, yes: bool, as_json: bool, **options: Any) -> None:
     from bwtui.relay.healing.heal import forget
     from bwtui.relay.history.slot_checkpoint import discard_position
     from bwtui.relay.process.last_status import forget_end
+    from bwtui.settings import RelaySettings
+    from bwtui.source.publication import existing as existing_publications
     from bwtui.source.slot import server_and_database
+    from bwtui.source.sql_hints import format_sql
     from bwtui.state_folder import state_folder
 
     try:
@@ -97,6 +101,7 @@ def drop(name: str, yes: bool, as_json: bool, **options: Any) -> None:
             _ask(name, slot)
         if slot is not None:
             _drop(connection, name)
+        publications = existing_publications(connection, RelaySettings(slot=name).publication_name)
     for relay, checkpoint in checkpoints.items():
         # The checkpoint last: a kill in between leaves it, so the slot is refused and can be dropped again. A
         # heal without it would recreate the slot, without the new snapshot.
@@ -111,6 +116,9 @@ def drop(name: str, yes: bool, as_json: bool, **options: Any) -> None:
     say(f"slot {name} dropped" if slot else f"slot {name} was already missing")
     for relay in checkpoints:
         say(f"deleted the checkpoint of relay {relay}: its next start takes a new snapshot")
+    for publication in publications:
+        statement = format_sql(f"DROP PUBLICATION {quote_identifier(publication)}")
+        say(f"publication {publication} remains; if no relay is to use it again, run: {statement}")
 
 
 def _checkpoints(identity: tuple[str, str, str]) -> "dict[str, SlotCheckpointStore]":

@@ -126,6 +126,17 @@ def test_a_slot_is_dropped_once_its_name_is_typed(
     assert slot not in listed(database)
 
 
+def test_the_publication_of_a_dropped_slot_is_named(database: str, slot: str) -> None:
+    with closing(psycopg2.connect(database)) as session, session.cursor() as cursor:
+        session.autocommit = True
+        cursor.execute(f'create publication "bwtui_{slot}"')
+        code, out, _ = invoke("slots", "drop", slot, "-d", database, "--yes")
+        assert code == 0
+        said, _, statement = out.splitlines()[-1].partition(", run: ")
+        assert said == f"publication bwtui_{slot} remains; if no relay is to use it again"
+        cursor.execute(statement)
+
+
 def test_a_slot_is_dropped_unasked(database: str, slot: str) -> None:
     code, out, err = invoke("slots", "drop", slot, "-d", database, "--yes", "--json")
     assert (code, err) == (0, "")
