@@ -171,13 +171,16 @@ class ToastFiller:
     def _begin_next(self, route: TableRoute, missing: Sequence[int], ahead: Ahead) -> None:
         """Start reading the values that follow the kept ones, if many rows need them.
 
-        Two sessions read half of the rows each: for PostgreSQL a row takes longer than for the relay.
+        Two sessions read about half of the rows each: for PostgreSQL a row takes longer than for the relay.
+        One of them reads all rows of a key, so that a key's values never go back in time.
         """
         rows, room = self._plan(route, [], missing, ahead)
         if len(rows) < _ROWS_FIRST:
             return
-        middle = len(rows) // 2
-        for half in (rows[:middle], rows[middle:]):
+        halves: tuple[list[IncompleteRow], list[IncompleteRow]] = [], []
+        for row in rows:
+            halves[hash(tuple(row[2].values())) & 1].append(row)
+        for half in filter(None, halves):
             self._next.append(self._queries.query_ahead(self._make_query(route, half, missing, room // 2)))
 
     def _take_next(self) -> None:
