@@ -14,6 +14,7 @@ import psycopg2
 from psycopg2.extensions import TRANSACTION_STATUS_IDLE
 
 from bwtui.model.sql import quote_identifier
+from bwtui.pgoutput.messages import Relation
 from bwtui.settings import RelaySettings
 from bwtui.source.catalog import TableFilter
 from bwtui.source.connection import Connection, execute, query
@@ -498,3 +499,12 @@ def may_have_had_rows(connection: Connection, leaf: LeafPartition, links: Collec
         return True
     finally:
         execute(connection, f"set lock_timeout = '{former}'")
+
+
+def differs_in_key(relation: Relation, columns: Collection[str]) -> bool:
+    """Return whether PostgreSQL identifies the rows of ``relation`` by columns other than ``columns``."""
+    if relation.replica_identity in "fn":
+        return False
+    key = {column.name for column in relation.columns if column.is_key}
+    # A publication of inserts alone may leave out columns of the key.
+    return bool(key) and key != {column.name for column in relation.columns}.intersection(columns)

@@ -331,6 +331,11 @@ def test_what_no_comparison_proves_keeps_its_command(tmp_path: Path) -> None:
     assert ledger(tmp_path).to_compare() == [ORDERS], "a new run compares once more"
     made.resume(ORDERS)
     assert made.to_compare() == [ORDERS], "its rows were sent again"
+    made.resume(ORDERS)
+    made.record_unprovable([ORDERS], "bwtui snapshot public.orders")
+    assert made.to_compare() == [ORDERS], "the comparison began before all of them were sent"
+    made.record_unprovable([ORDERS], "bwtui snapshot public.orders")
+    assert made.to_compare() == []
 
 
 @pytest.mark.parametrize("key", ["d ", "d id:20"])

@@ -45,6 +45,7 @@ from bwtui.source.table_facts import (
     LeafPartition,
     TableFacts,
     closed,
+    differs_in_key,
     may_have_had_rows,
     moved_tables,
     read_facts,
@@ -258,6 +259,8 @@ class CoverageLedger(Coverage):
         #: Operations published when the table was first recorded, and since.
         self._operations: dict[str, str] = {}
         self._entries: dict[str, CoverageEntry] = {}
+        #: Tables whose rows were all sent while the relay may have been comparing them.
+        self._resumed: set[str] = set()
         #: By table: why its topic can't equal it, and the command that fixes this.
         self._topic_gaps: dict[str, tuple[str, str]] = {}
         self._form: dict[str, str] = {}
@@ -619,12 +622,12 @@ class CoverageLedger(Coverage):
             )
         if recorded is not None and recorded.oid != oid:
             self.mark(table, "was dropped and created again: its topic may keep rows of the former table")
-        elif recorded is not None and _has_other_key(relation, recorded.columns):
+        elif recorded is not None and differs_in_key(relation, recorded.columns):
             self.mark(table, "temporarily had a different key: its topic may contain rows under that key")
 
     def announces(self, partition: Relation, root: Relation) -> None:
         columns = [column.name for column in root.columns if column.is_key]
-        has_other_key = root.replica_identity not in "fn" and _has_other_key(partition, columns)
+        has_other_key = root.replica_identity not in "fn" and differs_in_key(partition, columns)
         pair = partition.oid, root.oid
         with self._lock:
             facts = (self._facts or {}).values()
@@ -717,7 +720,11 @@ class CoverageLedger(Coverage):
 
     def resume(self, table: str) -> None:
         with self._lock:
-            if (entry := self._entries.get(table)) is not None and (entry.by_hand or entry.command):
+            entry = self._entries.get(table)
+            if entry is not None and not (entry.by_hand or entry.command):
+                # A comparison that is under way saw the topic without these rows.
+                self._resumed.add(table)
+            elif entry is not None and (entry.by_hand or not entry.has_extra or self.is_keyed(table)):
                 self._leave(table, by_hand=False)
 
     def _leave(self, table: str, *, by_hand: bool) -> None:
@@ -810,7 +817,9 @@ class CoverageLedger(Coverage):
         """
         with self._lock:
             for table in tables:
-                if (entry := self._entries.get(table)) is not None:
+                if table in self._resumed:
+                    self._resumed.discard(table)
+                elif (entry := self._entries.get(table)) is not None:
                     self._entries[table] = replace(entry, command=command, reason=reason or entry.reason)
             self._write()
             self._publish()
@@ -829,6 +838,7 @@ class CoverageLedger(Coverage):
         if run != self._run:
             return
         with self._lock:
+            self._resumed.difference_update(tables)
             for table in tables:
                 entry = self._entries.get(table)
                 if entry is None or entry.lasts or entry.seen > int(number):
@@ -980,15 +990,6 @@ def _remedies(
             why = f"is sent by partition: its changes are in other topics, such as that of {by_leaf[0].name}"
             found[oid] = why, f"{alter} SET (publish_via_partition_root = true)"
     return found
-
-
-def _has_other_key(relation: Relation, columns: Collection[str]) -> bool:
-    """Return whether PostgreSQL identifies the rows of ``relation`` by columns other than ``columns``."""
-    if relation.replica_identity in "fn":
-        return False
-    key = {column.name for column in relation.columns if column.is_key}
-    # A publication of inserts alone may leave out columns of the key.
-    return bool(key) and key != {column.name for column in relation.columns}.intersection(columns)
 
 
 def _form(settings: RelaySettings) -> dict[str, str]:
