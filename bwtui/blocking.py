@@ -145,7 +145,8 @@ def leave(code: int) -> NoReturn:
         sys.exit(code)
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError, AttributeError):
+        # The reason why a program's output can't be written was told before.
+        with contextlib.suppress(Exception):
             stream.flush()
     os._exit(code)
 
@@ -158,9 +159,10 @@ def _work(tasks: "SimpleQueue[_Task | None]") -> None:
             try:
                 result = call()
             except BaseException as error:
+                _under_way.discard(future)
                 future.set_exception(error)
             else:
+                _under_way.discard(future)
                 future.set_result(result)
-            _under_way.discard(future)
         # Release the objects of a call while the thread waits for the next one.
         del task, future, call

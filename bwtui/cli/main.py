@@ -224,10 +224,11 @@ def main() -> None:
     try:
         cli.main(prog_name="bwtui")
     except SystemExit as ended:
-        # A late Ctrl-C ends the process, and prints no traceback of the interpreter's own end.
+        code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        # A late Ctrl-C changes nothing, and prints no traceback of the interpreter's own end.
         if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, lambda *_: os._exit(code))
         # Most commands have made no call to a service, and did not import this.
         if (blocking := sys.modules.get("bwtui.blocking")) is not None:
-            blocking.leave(ended.code)
+            blocking.leave(code)
         raise

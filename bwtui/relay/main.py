@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
+from bwtui.blocking import leave
 from bwtui.crash import crash, frames
 from bwtui.cycles import collect_rarely
 from bwtui.errors import BwtuiError, Interrupted
@@ -266,4 +267,4 @@ def log_failure(ended: RunOutcome) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

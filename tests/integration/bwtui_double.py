@@ -11,6 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
+from bwtui.blocking import leave  # noqa: E402
 from bwtui.relay import main as process  # noqa: E402
 from bwtui.relay.process import launch  # noqa: E402
 from bwtui.settings import RelaySettings  # noqa: E402
@@ -25,7 +26,7 @@ def double(settings: RelaySettings) -> DoubleEngine:
 def main() -> None:
     """Run the engine's process, or the command line."""
     if sys.argv[1:] == ["--engine"]:
-        sys.exit(process.main(double))
+        leave(process.main(double))
     launch._READY_SECONDS = float(os.environ.get("DOUBLE_READY_SECONDS", launch._READY_SECONDS))
     launch.ENGINE_COMMAND = (sys.executable, __file__, "--engine")
     engine = types.ModuleType("bwtui.relay.engine")
