@@ -13,7 +13,6 @@ from bwtui.cli.inputs.relay_options import json_option
 from bwtui.cli.output.table import columns, size
 from bwtui.console import ask, say, say_json
 from bwtui.errors import RefusedError, UsageError
-from bwtui.model.sql import quote_identifier
 from bwtui.option_checks import check_slot
 from bwtui.options import nearest, split_advice
 
@@ -82,9 +81,9 @@ def drop(name: str, yes: bool, as_json: bool, **options: Any) -> None:
     from bwtui.relay.history.slot_checkpoint import discard_position
     from bwtui.relay.process.last_status import forget_end
     from bwtui.settings import RelaySettings
+    from bwtui.source.publication import drop_statement
     from bwtui.source.publication import existing as existing_publications
     from bwtui.source.slot import server_and_database
-    from bwtui.source.sql_hints import format_sql
     from bwtui.state_folder import state_folder
 
     try:
@@ -117,8 +116,8 @@ def drop(name: str, yes: bool, as_json: bool, **options: Any) -> None:
     for relay in checkpoints:
         say(f"deleted the checkpoint of relay {relay}: its next start takes a new snapshot")
     for publication in publications:
-        statement = format_sql(f"DROP PUBLICATION {quote_identifier(publication)}")
-        say(f"publication {publication} remains; if no relay is to use it again, run: {statement}")
+        remains = f"publication {publication} remains; if no relay is to use it again, run: "
+        say(remains + drop_statement(publication))
 
 
 def _checkpoints(identity: tuple[str, str, str]) -> "dict[str, SlotCheckpointStore]":

@@ -202,8 +202,13 @@ def create(connection: Connection, publication: str, tables: Sequence[TableInfo]
 
 def drop_companion_hint(publication: str) -> str:
     """Return the hint for a ``publication`` that does not exist while its companion does."""
-    alone = format_sql(f"drop publication {quote_identifier(unkeyed_name(publication))}")
+    alone = drop_statement(unkeyed_name(publication))
     return f"start again; if that fails and no client reads the existing publication, run: {alone}"
+
+
+def drop_statement(publication: str) -> str:
+    """Return the statement that drops a publication, to be pasted."""
+    return format_sql(f"drop publication {quote_identifier(publication)}")
 
 
 def create_statements(

@@ -171,10 +171,8 @@ def unused_key(connection: Connection, table: TableInfo | Relation) -> UnusedKey
     if not columns:
         return None
     says = "has a deferrable primary key, which can't be a replica identity"
-    advice, listed = (
-        "if no transaction relies on deferring it, run",
-        ", ".join(map(quote_identifier, columns)),
-    )
+    advice = "if no transaction relies on deferring it, run"
+    listed = ", ".join(map(quote_identifier, columns))
     for *_, partitioned, constraint in query(connection, _NAME_SQL, table.oid):
         if partitioned:
             # Its index identifies the rows of no partition, so the key itself has to change.
