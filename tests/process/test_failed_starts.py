@@ -12,6 +12,24 @@ from bwtui.relay.process.lock import RelayLock
 from bwtui.relay.process.log import log_path
 
 SECRET = "s3cret"
+#: A relay whose PostgreSQL is not available, with its log as JSON.
+UNREACHABLE = (
+    *("--log-format", "json", "-s", "shop"),
+    *("-d", f"postgresql://me:{SECRET}@127.0.0.1:1/x"),
+)
+
+
+def bwtui(state: Path, *args: str) -> "subprocess.CompletedProcess[str]":
+    """Run a command to its end, in its own state folder."""
+    return subprocess.run(
+        [sys.executable, "-m", "bwtui", *args],
+        env=os.environ | {"BWTUI_STATE_HOME": str(state)},
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=state,
+        timeout=120,
+    )
 
 
 @pytest.mark.parametrize(
@@ -27,35 +45,12 @@ def test_a_password_that_is_not_escaped_stands_nowhere(
 ) -> None:
     """It is missing from the command's output and from the log, the status and the state that it leaves."""
     dsn = f"postgresql://me:{password}@127.0.0.1:1/shop"
-    ran = subprocess.run(
-        [sys.executable, "-m", "bwtui", *command, "-d", dsn],
-        env=os.environ | {"BWTUI_STATE_HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    ran = bwtui(tmp_path, *command, "-d", dsn)
     assert ran.returncode
     said = ran.stdout + ran.stderr
     assert "percent-encode" in said
     kept = [path.read_bytes().decode(errors="replace") for path in tmp_path.rglob("*") if path.is_file()]
     assert not [text for text in (said, *kept) if "XYZ" in text or "s3cr" in text]
-
-
-def connect(state: Path) -> "subprocess.CompletedProcess[str]":
-    """Run a relay whose PostgreSQL is not available."""
-    command = (
-        *("-m", "bwtui", "connect", "--headless", "--log-format", "json", "-s", "shop"),
-        *("-d", f"postgresql://me:{SECRET}@127.0.0.1:1/x"),
-    )
-    return subprocess.run(
-        [sys.executable, *command],
-        env={**os.environ, "BWTUI_STATE_HOME": str(state)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
 
 
 def test_a_relay_that_runs_already_is_said_to_in_one_object(
@@ -64,7 +59,7 @@ def test_a_relay_that_runs_already_is_said_to_in_one_object(
     monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path))
     lock = RelayLock.acquire("shop")
     try:
-        run = connect(tmp_path)
+        run = bwtui(tmp_path, "connect", "--headless", *UNREACHABLE)
     finally:
         lock.release()
     [line] = run.stderr.splitlines()
@@ -73,7 +68,7 @@ def test_a_relay_that_runs_already_is_said_to_in_one_object(
 
 
 def test_a_relay_that_can_not_begin_says_so_in_objects_alone(tmp_path: Path) -> None:
-    run = connect(tmp_path)
+    run = bwtui(tmp_path, "connect", "--headless", *UNREACHABLE)
     assert (run.returncode, run.stdout) == (4, "")
     log = (tmp_path / "shop" / log_path("shop").name).read_text()
     for text in (run.stderr, log):
@@ -87,23 +82,7 @@ def test_a_relay_that_can_not_begin_says_so_in_objects_alone(tmp_path: Path) -> 
 
 @pytest.mark.long
 def test_a_relay_in_the_background_writes_objects_too(tmp_path: Path) -> None:
-    command = (
-        "connect",
-        "--detach",
-        "--log-format",
-        "json",
-        "-s",
-        "shop",
-        "-d",
-        f"postgresql://me:{SECRET}@127.0.0.1:1/x",
-    )
-    run = subprocess.run(
-        [sys.executable, "-m", "bwtui", *command],
-        env={**os.environ, "BWTUI_STATE_HOME": str(tmp_path)},
-        capture_output=True,
-        check=False,
-        timeout=120,
-    )
+    run = bwtui(tmp_path, "connect", "--detach", *UNREACHABLE)
     assert run.returncode == 4
     log = (tmp_path / "shop" / "engine.log").read_text()
     assert SECRET not in log
@@ -115,14 +94,7 @@ def test_a_relay_in_the_background_writes_objects_too(tmp_path: Path) -> None:
 
 def test_a_failed_start_gives_the_reason_once_and_logs_it(tmp_path: Path) -> None:
     args = ["-d", "host=127.0.0.1 port=1 dbname=x", "-b", "127.0.0.1:1", "--headless"]
-    ran = subprocess.run(
-        [sys.executable, "-m", "bwtui", "connect", *args],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=os.environ | {"BWTUI_STATE_HOME": str(tmp_path)},
-        cwd=tmp_path,
-    )
+    ran = bwtui(tmp_path, "connect", *args)
     lines = ran.stderr.splitlines()
     assert lines[-3] == "bwtui: bottledwater: failed"
     reason = lines[-2].removeprefix("bwtui: error: ")
