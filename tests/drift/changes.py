@@ -15,7 +15,7 @@ from typing import Literal
 from tests.database import session
 from tests.drift.comparison import Table
 from tests.drift.stand import Publication, Stand, writes
-from tests.faults.administration import configure_topic
+from tests.faults.administration import configure_topic, empty_topic
 from tests.faults.relays import Relay
 
 #: "closed": topics equal tables in the end, without help; "named": the status says which tables are not
@@ -199,7 +199,7 @@ def partitions_added(at: Scene) -> Iterator[None]:
 def records_deleted(at: Scene) -> Iterator[None]:
     """Another client deletes all records of the topic, which needs another cleanup policy."""
     configure_topic(at.stand.services, at.topic, "cleanup.policy", "compact,delete")
-    at.stand.delete_records(at.topic)
+    empty_topic(at.stand.admin, at.topic)
     yield
     configure_topic(at.stand.services, at.topic, "cleanup.policy", "compact")
     at.write()

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 import psycopg2
-from confluent_kafka import OFFSET_END, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from bwtui.model.status import Status
@@ -193,24 +193,6 @@ class Stand:
         """Give a topic more partitions."""
         count = len(self.admin.list_topics(topic, timeout=30).topics[topic].partitions)
         self.admin.create_partitions([NewPartitions(topic, count + more)])[topic].result(30)
-
-    def delete_records(self, topic: str) -> None:
-        """Delete all records of a topic that has cleanup.policy=delete."""
-        partitions = self.admin.list_topics(topic, timeout=30).topics[topic].partitions
-        ends = [TopicPartition(topic, partition, OFFSET_END) for partition in partitions]
-
-        def is_deleted() -> bool:
-            """Delete, unless the broker's log does not have the policy yet."""
-            try:
-                for deleted in self.admin.delete_records(ends).values():
-                    deleted.result(30)
-            except KafkaException as error:
-                if error.args[0].code() != KafkaError.POLICY_VIOLATION:
-                    raise
-                return False
-            return True
-
-        wait_for("the records are deleted", is_deleted)
 
     def _topic_id(self, topic: str) -> str:
         described = self.admin.describe_topics(TopicCollection([topic]))[topic]

@@ -1,5 +1,6 @@
 """Administrative changes to topics and subjects that break a running relay."""
 
+from confluent_kafka import OFFSET_END, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -11,6 +12,7 @@ from confluent_kafka.admin import (
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
 from bwtui.sandbox.sandbox import ServiceAddresses
+from tests.faults.relays import wait_for
 from tests.fresh_topic import create_topic
 
 INCOMPATIBLE = '{"type": "record", "name": "Other", "fields": [{"name": "id", "type": "boolean"}]}'
@@ -40,6 +42,26 @@ def configure_topic(services: ServiceAddresses, topic: str, setting: str, value:
     entry = ConfigEntry(setting, value, incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
     admin.incremental_alter_configs([resource])[resource].result(30)
+
+
+def empty_topic(admin: AdminClient, topic: str) -> None:
+    """Delete every record of a topic, as kafka-delete-records does, once the broker knows its policy."""
+    ends = [
+        TopicPartition(topic, number, OFFSET_END)
+        for number in admin.list_topics(topic, timeout=30).topics[topic].partitions
+    ]
+
+    def is_empty() -> bool:
+        try:
+            for deleted in admin.delete_records(ends).values():
+                deleted.result(30)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.POLICY_VIOLATION:
+                raise
+            return False
+        return True
+
+    wait_for(f"{topic} is empty", is_empty, every=0.1)
 
 
 def occupy_subject(services: ServiceAddresses, subject: str, level: str = "BACKWARD") -> None:

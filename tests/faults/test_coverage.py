@@ -14,7 +14,7 @@ from typing import Any
 
 import psycopg2
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer
@@ -32,7 +32,7 @@ from bwtui.source.raw_session import connect_raw
 from bwtui.source.raw_stream import reached_server
 from bwtui.state_folder import state_folder
 from tests.attempts import Attempts
-from tests.faults.administration import configure_topic, make_topic
+from tests.faults.administration import configure_topic, empty_topic, make_topic
 from tests.faults.records import assert_equal, difference
 from tests.faults.relays import Relay, execute, new_name, wait_for
 from tests.faults.writer import TABLES, Writer, create_tables
@@ -367,7 +367,7 @@ def test_topics_that_change_are_filled_again(
     # Kafka does not delete records of a topic that is only compacted.
     topic = emptied.topic(relay.name)
     configure_topic(services, topic, "cleanup.policy", "compact,delete")
-    empty(admin, topic)
+    empty_topic(admin, topic)
     configure_topic(services, topic, "cleanup.policy", "compact")
     remove(services, *(one.topic(relay.name) for one in (recreated, deleted)))
     new = NewTopic(recreated.topic(relay.name), 3, 1, config={"cleanup.policy": "compact"})
@@ -395,23 +395,6 @@ def test_topics_that_change_are_filled_again(
     assert f"{TABLE} is not proven since" not in relay.log()
 
 
-def empty(admin: AdminClient, topic: str) -> None:
-    """Delete every record of a topic, as kafka-delete-records does, once the broker knows its policy."""
-
-    def is_empty() -> bool:
-        places = [TopicPartition(topic, number, -1) for number in range(3)]
-        try:
-            for deleted in admin.delete_records(places).values():
-                deleted.result(30)
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError.POLICY_VIOLATION:
-                raise
-            return False
-        return True
-
-    wait_for(f"{topic} is empty", is_empty, every=0.1)
-
-
 @pytest.mark.parametrize("runs", [True, False], ids=["between two looks", "while stopped"])
 def test_keyed_topics_that_lose_records_are_not_proven_until_they_are_compacted(
     services: ServiceAddresses, database: str, new_relay: NewRelay, runs: bool
@@ -427,7 +410,7 @@ def test_keyed_topics_that_lose_records_are_not_proven_until_they_are_compacted(
     if not runs:
         relay.stop()
     for topic in topics:
-        empty(admin, topic)
+        empty_topic(admin, topic)
     if not runs:
         relay.start()
         relay.wait_streaming()
